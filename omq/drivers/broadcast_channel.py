@@ -294,6 +294,9 @@ class BroadcastChannel:
             self._look_drained(self._limit)
         return gone
 
+    def begun_at_once(self, count: int, begun: int) -> None:
+        self.written(count + 1)
+
     def written(self, count: int, begun: int | None = None) -> None:
         """Move the cursor to where the subscriber is, and free the memory of the blocks that were taken:
         `take` had moved it past them. A slow subscriber gets little at a time until it takes that in time.

@@ -207,6 +207,9 @@ class BrowsingChannel:
         """Return nothing: `take` must be used."""
         return ()
 
+    def begun_at_once(self, count: int, begun: int) -> None:
+        self.written(count + 1)
+
     def written(self, count: int, begun: int | None = None) -> None:
         """See `Channel.written`."""
         first = self._begun

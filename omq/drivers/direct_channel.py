@@ -160,6 +160,9 @@ class DirectChannel:
             selections.append(Selection(message.block, ids, is_settled=message.is_settled))
         return selections
 
+    def begun_at_once(self, count: int, begun: int) -> None:
+        self.written(count + 1)
+
     def written(self, count: int, begun: int | None = None) -> None:
         if self._is_closed:
             return

@@ -15,6 +15,7 @@ goes into the backlog of its connection, and the subscribers count as having it 
 subscriber whose backlog is full falls behind where others of its topic have room.
 """
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
@@ -22,7 +23,7 @@ from weakref import WeakValueDictionary
 from omq.drivers.seam import Octets, Outlet
 from omq.model import Topic
 from omq_storage import codec
-from omq_storage.blocks import Block
+from omq_storage.blocks import FRAME_HEADER, Block
 
 if TYPE_CHECKING:
     from omq_storage._codec import Lane, Pass
@@ -80,10 +81,12 @@ class SentRun(Protocol):
     count: int
     """The number of the messages."""
 
-    def fall_back(self, follower: Follower | None, sent: int) -> tuple[int, bytes]:
+    def fall_back(
+        self, follower: Follower | None, sent: int
+    ) -> tuple[int, bytes, Callable[[bool], None] | None]:
         """Let a follower pull the messages after the first `sent` octets. Return the number of messages that
-        count as sent, and the rest of the last one of them. There is no follower where only one subscriber
-        gets them: the run knows it.
+        count as sent, the rest of the last one of them, and what `Outlet.complete` calls for that. There is
+        no follower where only one subscriber gets them: the run knows it.
         """
 
 
@@ -127,7 +130,7 @@ class PushedRun:
             self._is_kept = True
             self._driver.remember(self.block)
 
-    def fall_back(self, follower: Follower | None, sent: int) -> tuple[int, bytes]:
+    def fall_back(self, follower: Follower | None, sent: int) -> tuple[int, bytes, None]:
         """See `SentRun.fall_back`."""
         block = self.block
         position = self.first + block.messages_within(self.first, sent)
@@ -141,14 +144,19 @@ class PushedRun:
             self._driver.unsent(block.next - position, len(block.after(position)))
             assert follower is not None
             follower.fall_behind(position)
-        return position - self.first, rest
+        return position - self.first, rest, None
 
 
 class Worker(Protocol):
     """The channel of the worker."""
 
-    def give_later(self, block: Block, ids: range, octets: int) -> None:
-        """Assign messages with N `octets` to it that were counted as sent, and were not."""
+    def give_later(
+        self, block: Block, ids: range, octets: int, begun: int | None
+    ) -> Callable[[bool], None] | None:
+        """Assign messages to it that were counted as sent, and were not. `octets`: those that were counted
+        too much. `begun`: the octets of the body of the first message that were sent, if it was begun; then
+        return what `Outlet.complete` calls.
+        """
 
 
 class DealtRun:
@@ -164,7 +172,7 @@ class DealtRun:
         self.count = len(ids)
         self.frames: Octets = block.frames if self.count == block.count else block.gather(ids)
 
-    def fall_back(self, follower: object, sent: int) -> tuple[int, bytes]:
+    def fall_back(self, follower: object, sent: int) -> tuple[int, bytes, Callable[[bool], None] | None]:
         """Let the worker have the messages after the first `sent` octets later. Return the number of messages
         that count as sent, and the rest of the last one of them.
 
@@ -174,9 +182,15 @@ class DealtRun:
         while end < sent:
             end += len(self._block.frame(self._ids[count]))
             count += 1
-        if count < self.count:
-            self._worker.give_later(self._block, self._ids[count:], len(self.frames) - end)
-        return count, bytes(memoryview(self.frames)[sent:end])
+        rest = bytes(memoryview(self.frames)[sent:end])
+        unsent = len(self.frames) - end
+        ended = None
+        if rest:
+            begun = len(self._block.frame(self._ids[count - 1])) - len(rest) - FRAME_HEADER
+            ended = self._worker.give_later(self._block, self._ids[count - 1 :], unsent, max(0, begun))
+        elif count < self.count:
+            self._worker.give_later(self._block, self._ids[count:], unsent, None)
+        return count, rest, ended
 
 
 class PushLine:
@@ -213,10 +227,10 @@ class PushLine:
             delivered += self._runs[whole].count
             whole += 1
         for run, follower in zip(self._runs[whole:], self._followers[whole:], strict=True):
-            count, rest = run.fall_back(follower, taken)
+            count, rest, ended = run.fall_back(follower, taken)
             delivered += count
             if rest:
-                self._outlet.complete(rest)
+                self._outlet.complete(rest, ended)
             taken = 0
         self._outlet.delivered += delivered
 

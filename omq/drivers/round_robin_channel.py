@@ -62,6 +62,8 @@ class Dealer(Protocol):
     """The calls from a channel to its driver."""
 
     traffic: Traffic
+    deleted: bool
+    """Whether the topic is deleted, so that nobody gets its messages."""
     assigned: int
     """The number of outstanding messages of all channels: each channel adds its own."""
 
@@ -146,6 +148,10 @@ class RoundRobinChannel:
         self._is_giving_back = False
         """Whether it has given a part of its messages back since it was suspended."""
         self._cancelled = False
+        self._is_completing = False
+        """Whether the connection sends the rest of a message before anything else: see `begun_at_once`."""
+        self._is_closing = False
+        """Whether it is closed when that has ended."""
 
     # -- the driver's side ---------------------------------------------------------------------------------
 
@@ -170,11 +176,14 @@ class RoundRobinChannel:
             return False
         return not self._held and not self._cancelled
 
-    def give_later(self, block: Block, ids: range, octets: int) -> None:
-        """Assign messages with N `octets` that were counted as sent to it, and were not."""
+    def give_later(
+        self, block: Block, ids: range, octets: int, begun: int | None
+    ) -> Callable[[bool], None] | None:
+        """Assign messages that were counted as sent to it, and were not: see `omq.drivers.push.Worker`."""
         self.traffic.messages_out -= len(ids)
         self.traffic.octets_out -= octets
         self.deal(block, ids)
+        return None if begun is None else self.begun_at_once(0, begun)
 
     def stop_following(self) -> None:
         """Send the messages that are assigned from now on behind those that the codec has sent."""
@@ -329,6 +338,21 @@ class RoundRobinChannel:
                 self._dealer.assigned -= len(selection.ids)
                 self._dealer.done(selection.ids)
         self._after_write()
+
+    def begun_at_once(self, count: int, begun: int) -> Callable[[bool], None]:
+        self._is_completing = True
+        self.written(count, begun)
+        return self._completed
+
+    def _completed(self, has_left: bool) -> None:
+        """Note that the rest of the message that is begun has left, or never will."""
+        if not self._is_completing:
+            return  # it was closed meanwhile
+        self._is_completing = False
+        if has_left:
+            self.written(1)
+        if self._is_closing:
+            self.close()
 
     def _written_of(self, begun: PiecewiseMessage, count: int, octets: int | None) -> None:
         """Do as `written` for a message that is sent by itself."""
@@ -584,6 +608,12 @@ class RoundRobinChannel:
         )
 
     def close(self) -> None:
+        may_wait = not (self._is_closing or self.settles or self._dealer.deleted)
+        if self._is_completing and may_wait:
+            self._is_closing = True  # nobody else must get the message of which the client gets the rest
+            self.cancel()
+            return
+        self._is_completing = self._is_closing = False
         self.rest = RemainderHolder.HELD
         self._outbox.is_suspended = False
         self._dealer.assigned -= self.outstanding_count()

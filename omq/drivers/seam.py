@@ -231,8 +231,10 @@ class Outlet(Protocol):
         nothing, and ends by itself.
         """
 
-    def complete(self, rest: bytes) -> None:
-        """Send the rest of a message whose beginning the socket took, before anything else."""
+    def complete(self, rest: bytes, ended: Callable[[bool], None] | None = None) -> None:
+        """Send the rest of a message whose beginning the socket took, before anything else. `ended` is called
+        with True when it has left, or with False when the connection ends before.
+        """
 
 
 class CursorChannel(Protocol):
@@ -348,6 +350,12 @@ class Channel(Protocol):
 
         `begun`: the number of octets of the next message's body that were sent; the caller continues
         with the rest of it, or reports with another `written(1)` that it was sent, too.
+        """
+
+    def begun_at_once(self, count: int, begun: int) -> Callable[[bool], None] | None:
+        """Report that N (`count`) messages of the last take were sent, and `begun` octets of the body of the
+        next one, whose rest leaves before anything else. Return what must be called then with True, or with
+        False when the connection ends before. None: the message counts as sent.
         """
 
     def grant(self, n: int, kind: CreditKind) -> None:

@@ -1,6 +1,6 @@
 """Connections to which messages are pushed, for tests without sockets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ class Connection:
     calls: int = 0
     delivered: int = 0
     stalled_at: int | None = None
+    ended: Callable[[bool], None] | None = None
     memory: TailMemory = field(default_factory=lambda: TailMemory(1 << 20))
 
     def __post_init__(self) -> None:
@@ -55,9 +56,19 @@ class Connection:
         self.room -= len(octets)
         return len(octets)
 
-    def complete(self, rest: bytes) -> None:
+    def complete(self, rest: bytes, ended: Callable[[bool], None] | None = None) -> None:
         assert not self.rest
         self.rest = rest
+        self.ended = ended
+
+    def end_rest(self, *, has_left: bool) -> None:
+        """Send the rest of a message, or never."""
+        if has_left:
+            self.octets += self.rest
+        self.rest = b""
+        ended, self.ended = self.ended, None
+        if ended is not None:
+            ended(has_left)
 
     def has_room(self) -> bool:
         return len(self.backlog) < MOST_ENTRIES
@@ -77,8 +88,7 @@ class Connection:
 
     async def drain(self) -> None:
         """Read as the client: first complete what was begun, then give each subscription a turn."""
-        self.octets += self.rest
-        self.rest = b""
+        self.end_rest(has_left=True)
         octets = b"".join(self.backlog.parts(1000, self.backlog.end))
         self.backlog.sent(len(octets))
         self.octets += octets

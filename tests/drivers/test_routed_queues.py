@@ -345,8 +345,9 @@ async def test_a_worker_keeps_stored_messages_that_its_socket_refuses(shared_dri
     every = [Subscription(connection, topic) for connection in (slow, fast)]
     await topic.post(Bodies([b"m"] * 8))
     await shared_drivers.drain()
-    assert [each.channel.statistics().behind for each in every] == [2, 0]
-    assert (topic.statistics().unsettled, topic.statistics().messages_out) == (2, 6)
+    # One of them is begun: it is done when the rest of it has left.
+    assert [each.channel.statistics().behind for each in every] == [3, 0]
+    assert (topic.statistics().unsettled, topic.statistics().messages_out) == (3, 5)
     await drain([slow, fast])
     assert [ids(each, topic) for each in (slow, fast)] == [[1, 3, 5, 7], [2, 4, 6, 8]]
     assert topic.statistics().messages_out == 8
@@ -367,6 +368,70 @@ async def test_others_get_stored_messages_that_a_stalled_client_leaves(shared_dr
     assert ids(slow, topic) == [1, 3]
     assert ids(fast, topic) == [2, 4, 6, 8, 5, 7]
     assert topic.statistics().messages_out == 8
+
+
+async def begun_by(drivers: Drivers, slow: Connection) -> tuple[Driver, Subscription, Connection]:
+    """Return a topic with two messages, of which this worker has begun to send the second one; and another
+    worker, who comes later.
+    """
+    topic = await drivers.declare(WEAK, Delivery.ROUND_ROBIN)
+    subscription = Subscription(slow, topic)
+    await topic.post(Bodies([b"m"] * 2))
+    await drivers.drain()
+    assert len(slow.rest) == FRAME - 5
+    assert topic.statistics().messages == 1
+    other = Connection()
+    Subscription(other, topic)
+    return topic, subscription, other
+
+
+async def test_others_get_a_begun_message_when_the_connection_of_its_worker_ends(
+    shared_drivers: Drivers,
+) -> None:
+    slow = Connection(room=FRAME + 5)
+    topic, subscription, other = await begun_by(shared_drivers, slow)
+    slow.end_rest(has_left=False)
+    subscription.channel.close()
+    await drain([other])
+    assert (ids(slow, topic), ids(other, topic)) == ([1], [2])
+    assert topic.statistics().messages == topic.statistics().unsettled == 0
+
+
+async def test_nobody_else_gets_a_begun_message_after_unsubscribe(
+    shared_drivers: Drivers,
+) -> None:
+    slow = Connection(room=FRAME + 5)
+    topic, subscription, other = await begun_by(shared_drivers, slow)
+    subscription.channel.close()
+    assert topic.subscriber_count() == 1
+    await topic.post(Bodies([b"m"]))
+    await drain([other])
+    assert ids(other, topic) == [3]
+    assert topic.statistics().messages == 1
+    slow.end_rest(has_left=True)
+    await drain([other])
+    assert (ids(slow, topic), ids(other, topic)) == ([1, 2], [3])
+    assert topic.statistics().messages == topic.statistics().unsettled == 0
+
+
+async def test_a_worker_unsubscribes_and_leaves_in_the_middle_of_a_message(shared_drivers: Drivers) -> None:
+    slow = Connection(room=FRAME + 5)
+    topic, subscription, other = await begun_by(shared_drivers, slow)
+    subscription.channel.close()
+    slow.end_rest(has_left=False)
+    await drain([other])
+    assert (ids(slow, topic), ids(other, topic)) == ([1], [2])
+
+
+async def test_a_topic_is_deleted_in_the_middle_of_a_message(shared_drivers: Drivers) -> None:
+    slow = Connection(room=FRAME + 5)
+    topic, subscription, other = await begun_by(shared_drivers, slow)
+    await shared_drivers.catalogue.delete(topic.topic.topic)
+    await quiet()
+    assert len(subscription.ended_by) == 1
+    slow.end_rest(has_left=True)
+    await drain([other])
+    assert (ids(slow, topic), ids(other, topic)) == ([1, 2], [])
 
 
 @needs_codec

@@ -140,8 +140,7 @@ def test_each_message_is_sent_once_however_much_the_socket_takes(
                 await quiet()
                 if not ready:
                     break
-                connection.octets += connection.rest  # which goes before anything else
-                connection.rest = b""
+                connection.end_rest(has_left=True)  # which goes before anything else
                 connection.room = room
                 source = next(iter(ready))
                 del ready[source]
@@ -154,7 +153,7 @@ def test_each_message_is_sent_once_however_much_the_socket_takes(
                     source.channel.written(FRAMES.framed)
                 elif source.channel.ready():
                     source.wake()
-            connection.octets += connection.rest
+            connection.end_rest(has_left=True)
             got = connection.got()
             assert [[id for id, _ in got[topic.topic.id]] for topic in topics] == [
                 list(range(1, count + 1)) for count in counts

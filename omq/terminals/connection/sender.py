@@ -77,6 +77,7 @@ class Sender:
         "_pace",
         "_ready",
         "_rest",
+        "_rest_ended",
         "_scope",
         "_shared",
         "_side",
@@ -119,6 +120,7 @@ class Sender:
         self.stalled_at: int | None = None
         self.delivered = 0
         self.backlog = Backlog(tails)
+        self._rest_ended: Callable[[bool], None] | None = None
         self._rest = b""  # of a message that another task, or a turn, has begun to send
         self._shared = SharedTurns()
         self._is_heavy = False  # whether it sent much in its last turn
@@ -227,8 +229,9 @@ class Sender:
             self.signal.set()
         return taken
 
-    def complete(self, rest: bytes) -> None:
+    def complete(self, rest: bytes, ended: Callable[[bool], None] | None = None) -> None:
         self._rest = rest
+        self._rest_ended = ended
         self.signal.set()
 
     def may_send_at_once(self) -> bool:
@@ -323,6 +326,7 @@ class Sender:
                 self._over.set()
             # Nothing here points to the connection any more, so its memory is free when its last task ends.
             self.forwarder.detach()
+            self._end_rest(has_left=False)
             self._ready.clear()
             self._exempt.clear()
             self.backlog.close(self._begin)
@@ -378,11 +382,17 @@ class Sender:
         before = self._transport.sent
         try:
             await self.forwarder.send([rest] if rest else [])
+            self._end_rest(has_left=True)
             if self.backlog.entries:
                 await self._send_backlog(side)
         finally:
             if self._messages is not None:
                 self._messages.spend(self._transport.sent - before)
+
+    def _end_rest(self, *, has_left: bool) -> None:
+        ended, self._rest_ended = self._rest_ended, None
+        if ended is not None:
+            ended(has_left)
 
     async def _send_backlog(self, side: SendingTerminal) -> None:
         """Send the backlog that there is now. Answers go after it: one of them may tell that no message of a

@@ -6,7 +6,7 @@ send together is in memory and can be given again: what the socket does not take
 been tried, except for the rest of the message that is begun. So nothing waits there, and nothing is held.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Protocol
 
@@ -61,8 +61,8 @@ class SharedOutlet(Protocol):
     def try_send(self, parts: Sequence[Octets]) -> int:
         """Send the octets that the socket takes now; return their number."""
 
-    def complete(self, rest: bytes) -> None:
-        """Send the rest of a message before anything else."""
+    def complete(self, rest: bytes, ended: Callable[[bool], None] | None = None) -> None:
+        """Send the rest of a message before anything else: see `omq.drivers.seam.Outlet`."""
 
 
 class BlockShare(Struct, frozen=True):
@@ -236,11 +236,12 @@ def note_sent(
     if begun_octets:
         _, begun, body = begin_after(form, selections, count, begun_octets)
         rest = b"".join(begun.framed(body))
-        outlet.complete(rest)
+        outlet.complete(rest, channel.begun_at_once(count, begun.body))
         octets += len(rest)
         count += 1
+    else:
+        channel.written(count)
     outlet.delivered += count
-    channel.written(count)
     channel.traffic.octets_out += octets
 
 
