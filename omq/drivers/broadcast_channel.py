@@ -13,6 +13,7 @@ from omq.drivers.pieces import Pieces
 from omq.drivers.replaying import Replaying
 from omq.drivers.seam import (
     LITTLE_OCTETS,
+    MOST_SELECTIONS,
     SLOW_SECONDS,
     TAKE_OCTETS,
     CreditKind,
@@ -228,7 +229,7 @@ class BroadcastChannel:
             self._give_back()
         return self._forward(unbroken(blocks))  # the next take reports the gap
 
-    def take_at_once(self, octets: int) -> Sequence[Selection]:
+    def take_at_once(self, octets: int, most: int = MOST_SELECTIONS) -> Sequence[Selection]:
         return ()  # its flow and its pushes are the quick ways of a broadcast topic
 
     async def _begin(self) -> list[VerifiedBlock] | Piece | Unavailable:

@@ -18,6 +18,7 @@ from omq.drivers.pieces import Pieces
 from omq.drivers.piecewise import PiecewiseMessage
 from omq.drivers.seam import (
     LITTLE_OCTETS,
+    MOST_SELECTIONS,
     CreditKind,
     Granted,
     MessageTruncated,
@@ -203,7 +204,7 @@ class BrowsingChannel:
                 return None
             raise
 
-    def take_at_once(self, octets: int) -> tuple[()]:
+    def take_at_once(self, octets: int, most: int = MOST_SELECTIONS) -> tuple[()]:
         """Return nothing: `take` must be used."""
         return ()
 

@@ -8,6 +8,7 @@ import msgspec
 
 from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.seam import (
+    MOST_SELECTIONS,
     RELEASED,
     TAKE_OCTETS,
     CreditKind,
@@ -149,10 +150,12 @@ class DirectChannel:
         selections = self.take_at_once(max(TAKE_OCTETS, self._queued[0].held)) if self._queued else ()
         return TakenMessages(tuple(selections)) if selections else None
 
-    def take_at_once(self, octets: int) -> Sequence[Selection]:
-        """Take messages as `take` does, without waiting and not more than N `octets` of memory."""
+    def take_at_once(self, octets: int, most: int = MOST_SELECTIONS) -> Sequence[Selection]:
+        """Take messages as `take` does, without waiting and not more than N `octets` of memory, and M of them
+        (`most`).
+        """
         selections: list[Selection] = []
-        while self._queued and self._queued[0].held <= octets:
+        while self._queued and self._queued[0].held <= octets and len(selections) < most:
             message = self._queued.popleft()
             self._taken.append(message)
             octets -= message.held

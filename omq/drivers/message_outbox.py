@@ -12,17 +12,12 @@ import msgspec
 from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.pieces import Pieces
 from omq.drivers.piecewise import Large, PiecewiseMessage
-from omq.drivers.seam import TAKE_OCTETS, Selection, Subscriber, TakenMessages
+from omq.drivers.seam import MOST_SELECTIONS, TAKE_OCTETS, Selection, Subscriber, TakenMessages
 from omq_storage.blocks import Block
 from omq_storage.fragments import Fragmented
 
 OUTBOX_OCTETS = 256 << 10
 """The limit of the octets that wait to be written to one subscriber."""
-
-MOST_SELECTIONS = 512
-"""The greatest number of selections that one take returns. If subscribers have little room, each may be one
-message.
-"""
 
 MOST_QUEUED = 2 * MOST_SELECTIONS
 """The number of queued selections from which on a subscriber gets no more: some steps look at all of them."""
@@ -162,12 +157,14 @@ class MessageOutbox:
             octets += len(selection.ids) * mean_octets(selection.block)
         return TakenMessages(tuple(self._taken)) if self._taken else None
 
-    def take_at_once(self, octets: int) -> Sequence[Selection]:
-        """Take all messages, if they have N `octets` at most, and none of them is sent by itself."""
+    def take_at_once(self, octets: int, most: int) -> Sequence[Selection]:
+        """Take all messages, if they have N `octets` in M selections (`most`) at most, and none of them is
+        sent by itself.
+        """
         if (
             self.begun is not None
             or self.octets > octets
-            or len(self._queued) > MOST_SELECTIONS
+            or len(self._queued) > most
             or self.is_suspended
             or self.order is not None
         ):

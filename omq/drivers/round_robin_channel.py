@@ -30,6 +30,7 @@ from omq.drivers.message_outbox import OUTBOX_OCTETS, MessageOutbox, mean_octets
 from omq.drivers.pieces import Pieces
 from omq.drivers.piecewise import Large, PiecewiseMessage
 from omq.drivers.seam import (
+    MOST_SELECTIONS,
     Accepted,
     CreditKind,
     Granted,
@@ -296,8 +297,8 @@ class RoundRobinChannel:
         taken = self._outbox.take()
         return await self._take_large(taken) if isinstance(taken, Large) else taken
 
-    def take_at_once(self, octets: int) -> Sequence[Selection]:
-        return () if self._news else self._outbox.take_at_once(octets)
+    def take_at_once(self, octets: int, most: int = MOST_SELECTIONS) -> Sequence[Selection]:
+        return () if self._news else self._outbox.take_at_once(octets, most)
 
     async def _take_large(self, large: Large) -> Piece | Unavailable:
         begun = self._outbox.begin(large, self._dealer.pieces(large.message))

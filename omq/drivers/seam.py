@@ -27,6 +27,11 @@ LITTLE_OCTETS = 64 << 10
 TAKE_OCTETS = 256 << 10
 """The octets that a live channel returns at once. Then the connection's other channels have their turn."""
 
+MOST_SELECTIONS = 512
+"""The greatest number of selections that a round-robin channel returns at once. If subscribers have little
+room, each may be one message.
+"""
+
 SLOW_SECONDS = 1.0
 """The number of seconds of one send after which a client counts as slow, or as stalled."""
 
@@ -339,9 +344,9 @@ class Channel(Protocol):
         available any more, and omq_storage.errors.StoreError.
         """
 
-    def take_at_once(self, octets: int) -> Sequence[Selection]:
-        """Take messages as `take` does, without waiting, and not more than N `octets`. Nothing where
-        there are none, or where `take` must be used.
+    def take_at_once(self, octets: int, most: int = MOST_SELECTIONS) -> Sequence[Selection]:
+        """Take messages as `take` does, without waiting, and not more than N `octets` in M selections
+        (`most`). Nothing where there are none, or where `take` must be used.
         """
 
     def written(self, count: int, begun: int | None = None) -> None:

@@ -14,7 +14,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.seam import Channel, EndReason
 from omq.model import Delivery, FromCurrent, Persistence, Transient
 from omq.terminals.connection.forms import Form
-from omq.terminals.connection.shared_turns import MOST_SHARES, SharedTurns
+from omq.terminals.connection.shared_turns import MOST_SHARED_SELECTIONS, MOST_SHARES, SharedTurns
 from omq.terminals.omq.forms import Frames
 from omq_storage.batches import Bodies
 
@@ -117,6 +117,23 @@ async def test_a_turn_has_few_sources(shared_drivers: Drivers) -> None:
         assert SharedTurns().give(source, ready, math.inf, connection)
         ready.pop(others[0], None)
     assert connection.delivered == MOST_SHARES + 3
+
+
+async def test_a_turn_has_few_messages_that_came_one_by_one(shared_drivers: Drivers) -> None:
+    topics = []
+    each = MOST_SHARED_SELECTIONS // 2
+    for number, count in enumerate([each, each - 1, 2, 1]):
+        topic = await shared_drivers.declare(Transient(), Delivery.ROUND_ROBIN, b"work %d" % number)
+        for _ in range(count):
+            await topic.post(Bodies([b"m"]))
+        topics.append(topic)
+    first, second, third, last = await subscribed(topics)
+    ready = dict.fromkeys([second, third, last])
+    assert SharedTurns().give(first, ready, math.inf, connection := Connection())
+    assert (connection.delivered, list(ready)) == (2 * each - 1, [third, last])
+    del ready[third]
+    assert SharedTurns().give(third, ready, math.inf, connection)
+    assert (connection.delivered, list(ready)) == (2 * each + 2, [])
 
 
 @settings(max_examples=40, deadline=None)

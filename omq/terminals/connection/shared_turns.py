@@ -27,6 +27,12 @@ MOST_SHARES = 48
 """The greatest number of blocks that the sources of a turn send together: each takes some 20 microseconds."""
 
 
+MOST_SHARED_SELECTIONS = 128
+"""The greatest number of selections of work that they send together. Where workers have fallen behind there
+may be hundreds of each topic, which are a message or two each, and take some 2 microseconds.
+"""
+
+
 class MessageSource(Protocol):
     """Has something to send, from time to time."""
 
@@ -186,12 +192,12 @@ class SharedTurns:
     def _take_work(
         self, first: MessageSource, ready: dict[MessageSource, None], left: float
     ) -> Iterator[WorkShare]:
-        room = self._octets
+        room, most = self._octets, MOST_SHARED_SELECTIONS
         for source in (first, *islice(ready, MOST_SHARES - 1)):
             if source.work is None or source.after > left:
                 return
             channel, form = source.work
-            selections = channel.take_at_once(room)
+            selections = channel.take_at_once(room, most)
             if not selections:
                 if source is first or channel.ready():
                     return  # it needs a turn of its own
@@ -201,7 +207,8 @@ class SharedTurns:
             octets = sum(map(len, parts))
             yield WorkShare(source, channel, form, selections, parts, octets)
             room -= octets
-            if room <= 0:
+            most -= len(selections)
+            if room <= 0 or not most:
                 return
 
 
