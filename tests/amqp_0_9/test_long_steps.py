@@ -278,6 +278,7 @@ async def test_acknowledgements_of_a_transaction_are_settled_in_short_steps(
         await sent(client, consume(1, "q", "t"))
         await delivered(client, count)
         await sent(client, *[ack(1, tag) for tag in range(2, count + 1, 2)])
+        await answer(client, declare_queue(1, "q", durable=durable))  # after the acknowledgements
         with counted_calls() as calls:
             assert await answer(client, commit(1)) == "commit-ok"
         assert the_queue(host).unacknowledged == count // 2
