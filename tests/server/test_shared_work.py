@@ -68,3 +68,24 @@ async def test_a_worker_that_unsubscribes_in_the_middle_gets_the_rest(
         assert sum(isinstance(frame, Unsubscribed) for frame in frames) == 2
         frames += [await other.frame() for _ in range(3)]
         assert bodies(frames) == [body_of(number, size).replace(b"\n", b".") for number in range(2)]
+
+
+@pytest.mark.parametrize("size", SIZES[:1])
+@pytest.mark.parametrize("persistence", [b"Transient", b"(Persistent Weak)"])
+async def test_a_message_that_was_pushed_in_part_goes_to_another_worker(
+    store: Path, persistence: bytes, size: int
+) -> None:
+    """The task that reads a message, or stores it, sends it at once."""
+    async with sending_little(store) as host:
+        publisher = await host.connect()
+        for topic in TOPICS:
+            await publisher.ask(b"(Declare %s Round_robin %s)" % (topic, persistence))
+        first = await worker(host, receive_octets=4096)
+        await publisher.say(b'(Publish a "%s")' % body_of(1, size).replace(b"\n", b"."))
+        await publisher.confirm()
+        await quiet()
+        first.reset()
+        await eventually(lambda: host.server.connections == 1)
+        other = await worker(host)
+        frames: list[object] = [await other.frame() for _ in range(3)]
+        assert bodies(frames) == [body_of(1, size).replace(b"\n", b".")]
