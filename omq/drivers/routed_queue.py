@@ -64,8 +64,15 @@ class RoutedQueueDriver(QueueDriver):
         elif self._passing:
             if not all(channel.is_even for channel in self._passing):
                 self._stop_routing()
-        elif not (self.deleted or self.route.is_due or self.assigned or self._is_undealt()):
-            self.route.open_later()
+        elif not (self.assigned or self.route.is_due or self.deleted or self._is_undealt()):
+            if self._may_have_outlets:
+                self.route.open_later()
+
+    @property
+    def _may_have_outlets(self) -> bool:
+        """Whether the first worker has a connection that may be pushed to: consumers of AMQP have none."""
+        first = next(iter(self._channels), None)
+        return first is not None and first.outlet is not None
 
     def aim(self) -> None:
         """Open the route of a transient topic to its workers, if each message may go to any of them."""
@@ -112,7 +119,8 @@ class RoutedQueueDriver(QueueDriver):
             for channel in passing:
                 channel.stop_following()
             self._takers.turn_after(passing[turn - 1])
-        self.route.close()
+        if self.route.is_due or self.route.is_open:
+            self.route.close()
 
     def took_back(self, block: Block) -> None:
         """Assign messages again that were routed to a connection and have not left."""
@@ -172,7 +180,8 @@ class RoutedQueueDriver(QueueDriver):
             self._aim()
 
     def _advance(self, cursor: int) -> None:
-        self._stop_routing()
+        if self._passing:
+            self._stop_routing()
         super()._advance(cursor)
 
     def _keep(self, block: Block) -> None:
@@ -200,8 +209,8 @@ class RoutedQueueDriver(QueueDriver):
         """Push the messages of a block to the workers, in turn, if the sockets of all may take them."""
         assert self.writer is not None
         octets = pushes.octets + len(block.frames)
-        if octets > TAKE_OCTETS:
-            return False  # it would take long
+        if octets > TAKE_OCTETS or not self._may_have_outlets:
+            return False  # it would take long, or is not possible
         if pushes.work + min(block.count, len(self._channels)) >= MOST_STORED_WORK:
             return False
         first, end = block.first, block.first + block.count
