@@ -64,9 +64,10 @@ class RoutedQueueDriver(QueueDriver):
         elif self._passing:
             if not all(channel.is_even for channel in self._passing):
                 self._stop_routing()
-        elif not (self.assigned or self.route.is_due or self.deleted or self._is_undealt()):
-            if self._may_have_outlets:
-                self.route.open_later()
+        elif not (self.assigned or self.route.is_due or self.deleted) and (
+            self._may_have_outlets and not self._is_undealt()
+        ):
+            self.route.open_later()
 
     @property
     def _may_have_outlets(self) -> bool:
