@@ -24,6 +24,7 @@ from omq.threads import in_thread
 from omq_storage.blocks import SPAN_LIMIT
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
+from omq_storage.merging import SmallBlocks
 from omq_storage.records import Position, TooOld
 
 log = logging.getLogger("omq.housekeeping")
@@ -229,11 +230,12 @@ async def tidy(driver: Driver, writer: Writer) -> None:
     topic = driver.topic.id
     if driver.next_id != driver.tidied:
         driver.tidied = driver.next_id
-        start: int | None = driver.merge_from
-        while start is not None:
-            driver.merge_from = start
-            # Not between commits: it reads and writes much, and posts and positions should not wait for it.
-            start = await in_thread(partial(environment.merge_small, topic, start, _span(driver)))
+        span = _span(driver)
+        blocks = SmallBlocks(lambda start: environment.merge_small(topic, start, span), driver.merge_from)
+        # Not between commits: it reads and writes much, and posts and positions should not wait for it.
+        while await in_thread(blocks.step):
+            pass
+        driver.merge_from = blocks.start
         driver.extent = await writer.call(partial(environment.extent, topic))
     if isinstance(driver, RoundRobinDriver):
         await delete_done(driver, writer)

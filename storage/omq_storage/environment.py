@@ -44,7 +44,7 @@ from omq_storage.journal import has_records
 from omq_storage.journaled import JournaledCommits
 from omq_storage.levels import Level
 from omq_storage.lookup import VerifiedBlock, infos_from, read_stored, sizes_of
-from omq_storage.merging import merge_small
+from omq_storage.merging import MergeStep, merge_small
 from omq_storage.producers import PRODUCER_TABLES, keep_sequences, last_sequences
 from omq_storage.records import (
     BLOCKS,
@@ -344,16 +344,14 @@ class Environment:
             left += [topic for topic in topics if topic not in left and self.sweep(topic)]
         return left
 
-    def merge_small(self, topic: int, start: int, span: int = SPAN_LIMIT) -> int | None:
-        """Merge small consecutive blocks from message ``start`` on, in one bounded transaction.
+    def merge_small(self, topic: int, start: int, span: int = SPAN_LIMIT) -> MergeStep:
+        """Merge small consecutive blocks from message ``start`` on: one step of at most 64 blocks and 1 MiB,
+        in one transaction.  ``omq_storage.merging.SmallBlocks`` takes all steps.
 
         A merged block has up to 4,096 messages and 512 KiB.  Blocks are merged only if the result is at least
         twice as large as its largest part, so that a growing topic is rewritten a few times at most.  No
         merge crosses a gap of ids.  A merged block spans at most 71 minutes (2^32 microseconds), or ``span``
         microseconds, because retention deletes a block only when all of its messages are too old.
-
-        Returns the message id at which to continue, or None when nothing more can be merged now.  Remember
-        the last id that was returned as ``start`` for the next time.
         """
         return merge_small(self._database.reading, self._writing, topic, start, span)
 

@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from omq_storage.blocks import encode
 from omq_storage.environment import Environment, Position
 from omq_storage.levels import Level
+from omq_storage.merging import MergeStep
 from omq_storage.runs import runs_of
 from omq_storage.store import Store
 
@@ -108,7 +109,7 @@ async def test_positions_are_saved_while_a_level_is_tidied(
     finish = threading.Event()
     merge_small = Environment.merge_small
 
-    def slow(self: Environment, topic: int, start: int, span: int) -> int | None:
+    def slow(self: Environment, topic: int, start: int, span: int) -> MergeStep:
         merging.set()
         finish.wait(PATIENCE)
         return merge_small(self, topic, start, span)

@@ -13,6 +13,7 @@ from omq_storage.blocks import encode
 from omq_storage.environment import Environment, Position
 from omq_storage.errors import Limit, StoreError, StoreFull
 from omq_storage.levels import Level
+from omq_storage.merging import MergeStep
 from omq_storage.runs import runs_of
 from omq_storage.store import Store
 
@@ -161,7 +162,7 @@ async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
 ) -> None:
     merge_small = Environment.merge_small
 
-    def refuse(self: Environment, topic: int, start: int, span: int) -> int | None:
+    def refuse(self: Environment, topic: int, start: int, span: int) -> MergeStep:
         if topic == 0:
             raise StoreError("It cannot be read.")
         return merge_small(self, topic, start, span)

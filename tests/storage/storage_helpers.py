@@ -11,6 +11,7 @@ from omq_storage.checkpoint import recover
 from omq_storage.environment import Environment
 from omq_storage.inspection import inspect
 from omq_storage.levels import Level
+from omq_storage.merging import SmallBlocks
 from omq_storage.records import TooOld
 from omq_storage.store import lock_store
 
@@ -75,15 +76,12 @@ def before(time: int) -> TooOld:
 
 
 def merge_all(environment: Environment, topic: int) -> int:
-    """Merge until nothing is left to merge, and return the number of calls."""
-    calls, start = 0, 0
-    while True:
-        calls += 1
-        following = environment.merge_small(topic, start)
-        if following is None:
-            return calls
-        assert following >= start
-        start = following
+    """Merge until nothing is left to merge, and return the number of steps."""
+    blocks = SmallBlocks(lambda start: environment.merge_small(topic, start), 0)
+    steps = 1
+    while blocks.step():
+        steps += 1
+    return steps
 
 
 def damage(path: Path, table: bytes, key: bytes, change: object) -> None:

@@ -25,7 +25,7 @@ def test_a_damaged_block_is_reported_by_its_ids_and_never_returned(tmp_path: Pat
             environment.read(1, first)
         assert (caught.value.topic, caught.value.first, caught.value.last) == (1, 10, 19)
     assert environment.read(1, 20) == blocks[2:]
-    assert environment.merge_small(1, 0) is None
+    assert not environment.merge_small(1, 0).has_merged
     assert environment.read(1, 20) == blocks[2:]
     environment.trim(1, 20)
     assert environment.extent(1).first == 20

@@ -29,7 +29,7 @@ def test_retention_by_size_keeps_the_newest_block(environment: Environment) -> N
 def test_retention_by_age_looks_at_the_last_message(environment: Environment) -> None:
     old = [numbered(1, 0, 1, time=NOON), numbered(1, 1, 1, time=NOON + 50)]
     environment.append([*old, numbered(1, 2, 1, time=NOON + 100)])
-    assert environment.merge_small(1, 0) is not None
+    assert environment.merge_small(1, 0).has_merged
     assert [info.span for info in environment.blocks(1, 0)] == [100]
     assert environment.retain(1, None, before(NOON + 100), None).messages == 3
     assert environment.retain(1, None, before(NOON + 101), 2).messages == 3

@@ -10,7 +10,7 @@ import killed_writer
 import lmdb
 import pytest
 from killed_writer import MIB, body, described
-from storage_helpers import NOON, bodies_of, numbered, open_level, problems, whole
+from storage_helpers import NOON, bodies_of, merge_all, numbered, open_level, problems, whole
 
 from omq_storage.backup import backup
 from omq_storage.blocks import FRAME_HEADER, Block
@@ -220,9 +220,7 @@ def test_merging_leaves_a_message_in_fragments_as_it_is(environment: Environment
     store_large(environment, 0, 5, body(100))
     for first in range(6, 10):
         environment.append([numbered(0, first, 1)])
-    start: int | None = 1
-    while start is not None:
-        start = environment.merge_small(0, start)
+    merge_all(environment, 0)
     assert [info.first for info in environment.blocks(0, 0)] == [1, 5, 6]
     assert whole(environment, 0, 5) == body(100)
 

@@ -6,7 +6,7 @@ from storage_helpers import NOON, bodies_of, heads_of, merge_all, numbered, read
 import omq_storage.merging
 from omq_storage.blocks import Block, encode, pack
 from omq_storage.environment import Environment
-from omq_storage.merging import MERGED_BYTES, MERGED_MESSAGES
+from omq_storage.merging import BLOCKS_IN_STEP, MERGED_BYTES, MERGED_MESSAGES, SmallBlocks
 
 
 def test_merging_makes_large_blocks_of_small_ones(environment: Environment) -> None:
@@ -16,7 +16,7 @@ def test_merging_makes_large_blocks_of_small_ones(environment: Environment) -> N
     before = environment.extent(1)
     merge_all(environment, 1)
     infos = environment.blocks(1, 0)
-    assert [info.count for info in infos] == [4095, 4095, 810]
+    assert [info.count for info in infos] == [4032, 4032, 936]
     assert bodies_of(read_all(environment, 1)) == bodies_of(blocks)
     after = environment.extent(1)
     assert (after.first, after.last, after.messages) == (before.first, before.last, before.messages)
@@ -80,7 +80,7 @@ def test_a_growing_topic_is_rewritten_a_few_times_only(environment: Environment)
     for n in range(1000):
         environment.append([numbered(1, n, 1)])
         before = {info.first: info for info in environment.blocks(1, start)}
-        following = environment.merge_small(1, start)
+        following = environment.merge_small(1, start).following
         changed = [info for info in environment.blocks(1, start) if before.get(info.first) != info]
         written += sum(info.count for info in changed)
         start = start if following is None else following
@@ -90,12 +90,30 @@ def test_a_growing_topic_is_rewritten_a_few_times_only(environment: Environment)
 
 def test_merging_many_blocks_is_bounded(environment: Environment) -> None:
     environment.append([numbered(1, n, 1, size=20_000) for n in range(1000)])
-    first = environment.merge_small(1, 0)
-    assert first == 16 * 26  # of 16 blocks of up to 512 KiB, which are almost 8 MiB
-    assert {info.count for info in environment.blocks(1, 0) if info.last < first} == {26}
-    environment.append([numbered(2, n, 1, size=1) for n in range(9000)])
-    assert merge_all(environment, 2) <= 6
-    assert sorted(info.count for info in environment.blocks(2, 0))[-1] == MERGED_MESSAGES
+    first = environment.merge_small(1, 0).following
+    assert first == 2 * 26  # of two blocks of up to 512 KiB
+    assert [info.count for info in environment.blocks(1, 0)][:3] == [26, 26, 1]
+    environment.append([numbered(2, n, 1, size=1) for n in range(1000)])
+    assert environment.merge_small(2, 0).following == BLOCKS_IN_STEP
+    assert len(environment.blocks(2, 0)) == 1001 - BLOCKS_IN_STEP
+
+
+def test_blocks_of_all_steps_are_merged_with_one_another(environment: Environment) -> None:
+    environment.append([numbered(1, n, 1, size=1) for n in range(9000)])
+    blocks = SmallBlocks(lambda start: environment.merge_small(1, start), 0)
+    steps = 1
+    while blocks.step():
+        steps += 1
+    # One pass for the messages, one for its results, one that finds nothing more.
+    assert steps <= 9000 // BLOCKS_IN_STEP + 10
+    assert [info.count for info in environment.blocks(1, 0)][:2] == [MERGED_MESSAGES, MERGED_MESSAGES]
+    # The next merge begins with the blocks that may still grow, and not at the beginning.
+    environment.append([numbered(1, n, 1, size=1) for n in range(9000, 12_000)])
+    later = SmallBlocks(lambda start: environment.merge_small(1, start), blocks.start)
+    while later.step():
+        pass
+    assert [info.count for info in environment.blocks(1, 0)][:2] == [MERGED_MESSAGES, MERGED_MESSAGES]
+    assert len(environment.blocks(1, 0)) <= 5
 
 
 @pytest.mark.parametrize("kept", [20, 1000])
