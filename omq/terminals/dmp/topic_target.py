@@ -87,7 +87,11 @@ class TopicTarget:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
         if batch.options:
             await self._look_for_takers(batch.options, sink)
-        for portion in await in_turns(_portions(batch.batch, batch.heads)):
+        if batch.heads:
+            portions = await in_turns(_portions(batch.batch, batch.heads))
+        else:  # as most are: there is nothing to find, and a single message should not wait for it
+            portions = [PendingPost(batch.batch, (), ())]
+        for portion in portions:
             if sink.has_failed:
                 return  # a post failed meanwhile, so later messages must not be stored
             confirmation = await self._topic.post(portion.batch, portion.heads, portion.origins)
