@@ -175,7 +175,7 @@ class AccessControl:
 
     def leased_topic(self, session: Session, topic: Topic) -> LeasedTopic:
         """Return the operations of a session on the topic for which a sink was leased."""
-        return LeasedTopic(session, self._catalogue, topic)
+        return LeasedTopic(session, self._shared, topic)
 
     def direct(self, session: Session) -> Direct:
         """Return the operations of a session on nodes without queues."""

@@ -11,6 +11,7 @@ from quietness import quiet
 
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.model import Sync
+from omq.protocol.amqp.head import PLAIN_HEAD, Head, encode
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE
 from omq.protocol.omq.types import Declared, Error
@@ -329,6 +330,42 @@ async def test_messages_that_want_a_taker(
         if expected is not None:
             assert await news(client) == b"Sink t: " + expected
         await client.confirm()  # and nothing else came
+
+
+@EVERY
+@pytest.mark.parametrize("delivery", [b"Broadcast", b"Round_robin"])
+async def test_a_few_messages_of_all_kinds_keep_their_order(
+    store: Path, delivery: bytes, persistence: bytes
+) -> None:
+    """Those with a head, or with options, take another way than plain ones of the same read."""
+    head = encode(Head(routing_key=b"k"))
+    async with serving(store) as host:
+        client, subscriber = await host.connect(), await host.connect()
+        await client.ask(b"(Declare t %s %s)" % (delivery, persistence))
+        await subscriber.ask(b"(Subscribe t From_current)")
+        connection = await sink(host, client)
+        for first in range(1, 61, 6):
+            bodies = numbered(first, first + 5)
+            heads = [PLAIN_HEAD, PLAIN_HEAD, head, PLAIN_HEAD, PLAIN_HEAD, PLAIN_HEAD]
+            await connection.send(dmp_writer.for_sink(bodies, heads, [0, 0, 0, 0, MANDATORY, 0]))
+            assert await subscriber.bodies(6) == bodies
+        assert await stored(connection) == 60
+        (topic,) = [driver.statistics() for driver in host.server.catalogue]
+        assert (topic.messages_in, topic.messages_out) == (60, 60)
+
+
+async def test_a_few_messages_wait_for_a_slow_subscriber(store: Path) -> None:
+    """They are sent to its connection while that has room; after that it must take them from memory."""
+    async with serving(store) as host:
+        client, slow = await host.connect(), await host.connect()
+        await client.ask(b"(Declare t Broadcast Transient)")
+        await slow.ask(b"(Subscribe t From_current)")
+        connection = await sink(host, client)
+        bodies = [b"%05d" % number + b"x" * 5000 for number in range(2000)]
+        for body in bodies:
+            await connection.send(envelopes([body]))
+        assert await stored(connection) == len(bodies)
+        assert await slow.bodies(len(bodies)) == bodies
 
 
 async def test_a_feed_without_a_connection_takes_no_messages(store: Path) -> None:

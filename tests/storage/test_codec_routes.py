@@ -1,5 +1,6 @@
 """Routes of the compiled codec, from Publish lines straight to the connections of subscribers."""
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from omq_storage.blocks import Block
 from omq_storage.routes import PlainRoute
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Lane, Pass, Route
+    from omq_storage._codec import Lane, Pass, Route, Spans
 
 pytestmark = pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
 
@@ -479,3 +480,47 @@ def test_unsent_messages_of_a_worker_can_be_given_to_others(
             part.begun(outside)
         with pytest.raises(ValueError, match="is not within"):
             part.unsent_runs(outside)
+
+
+def envelopes(*bodies: bytes, heads: dict[int, bytes] | None = None, options: int = 0) -> "Spans":
+    """Return the spans of envelopes with these options; `heads` has the heads of some by their numbers."""
+    data = b""
+    for number, body in enumerate(bodies):
+        head = (heads or {}).get(number, bytes(4))
+        data += struct.pack(">I", len(head) + 4 + len(body)) + head
+        data += struct.pack(">I", options << 24 | len(body)) + body
+    spans = codec.native.Spans(data)
+    assert spans.take_envelopes(0, MOST, 1000, 1000) == (len(data), 4)
+    return spans
+
+
+def test_envelopes_are_dealt_up_to_the_first_one_with_a_head() -> None:
+    to = lane(Outlet())
+    routes = codec.native.Routes({b"a": route(7, to, first=3)})
+    spans = envelopes(b"1", b"22", b"3", b"4", heads={2: b"\0\1k\0\0"})
+    passed = codec.native.Pass(routes, None, MOST)
+    assert spans.deal(passed, 7, b"a") == 2
+    assert (passed.lanes, passed.counts, routes[b"a"].next_id) == ([to], [2], 5)
+    assert passed.frames == [plain.frames_of(7, 3, [b"1", b"22"])[0]]
+
+
+def test_envelopes_that_cannot_be_dealt_change_nothing() -> None:
+    routes = codec.native.Routes(
+        {b"a": route(7, lane(Outlet())), b"full": route(8, lane(Outlet(clear=False)))}
+    )
+    for spans, topic, name, largest in (
+        (envelopes(b"1", options=1), 7, b"a", MOST),
+        (envelopes(b"1"), 6, b"a", MOST),  # the topic of the lease was deleted, and another one has its name
+        (envelopes(b"1"), 7, b"b", MOST),
+        (envelopes(b"1"), 8, b"full", MOST),
+        (envelopes(b"123"), 7, b"a", 2),
+    ):
+        assert spans.deal(codec.native.Pass(routes, None, largest), topic, name) == 0
+    assert [routes[name].next_id for name in (b"a", b"full")] == [1, 1]
+
+
+def test_envelopes_are_dealt_as_far_as_a_pass_has_room() -> None:
+    routes = codec.native.Routes({b"a": route(7, lane(Outlet()), reserved=3)})
+    spans = envelopes(b"1", b"2", b"3")
+    assert spans.deal(codec.native.Pass(routes, None, MOST), 7, b"a") == 2  # there are no more ids
+    assert routes[b"a"].next_id == 3

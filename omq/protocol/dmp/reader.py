@@ -4,6 +4,7 @@ Only `scan` works on single messages. The compiled codec finds the envelopes in 
 `_checking` here checks each of the others.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from omq.model import DEFAULT_MAX_BODY
@@ -47,6 +48,10 @@ least value that grows, has five octets before and nine after.
 
 SMALLEST = len(PLAIN_HEAD) + AFTER_HEAD
 """The least size an envelope can have, other than a null message's 0."""
+
+
+Deal = Callable[["Spans"], int]
+"""Sends the messages of the first envelopes that were found, and returns their number."""
 
 
 class EnvelopeReader:
@@ -156,9 +161,10 @@ class EnvelopeReader:
         """
         return finished(self.reading(data))
 
-    def reading(self, data: bytes) -> Steps[EnvelopeBatch]:
+    def reading(self, data: bytes, deal: Deal | None = None) -> Steps[EnvelopeBatch]:
         """Take octets as `feed_batch` does, in steps: one read may contain very many envelopes, or large
-        headers tables.
+        headers tables. Only envelopes that `deal` has not sent are in the batch; the plain codec does not
+        call it.
 
         Do not feed the reader before this is complete.
         """
@@ -176,7 +182,8 @@ class EnvelopeReader:
             text = self._name(error, spans.count)
             raise EnvelopeError(text, EnvelopeRun([], [], []), _spanned(spans)) from error
         self._read += spans.count
-        return _spanned(spans) if spans.count else EnvelopeBatch(Bodies([]), [], [])
+        dealt = deal(spans) if deal is not None and spans.count else 0
+        return _spanned(spans, dealt) if spans.count > dealt else EnvelopeBatch(Bodies([]), [], [])
 
     def _finding(self, spans: "Spans", data: bytes) -> Steps[None]:
         """Find the envelopes that `data` completes, and hold the rest.
@@ -232,8 +239,11 @@ def _batching(run: EnvelopeRun) -> Steps[EnvelopeBatch]:
     return EnvelopeBatch(Bodies(run.bodies, (octets, longest)), run.heads, run.options)
 
 
-def _spanned(spans: "Spans") -> EnvelopeBatch:
-    return EnvelopeBatch(batch(spans), spans.heads(), spans.options())
+def _spanned(spans: "Spans", begin: int = 0) -> EnvelopeBatch:
+    found = EnvelopeBatch(batch(spans), spans.heads(), spans.options())
+    if not begin:
+        return found
+    return EnvelopeBatch(found.batch.part(begin, spans.count), found.heads[begin:], found.options[begin:])
 
 
 def scan(

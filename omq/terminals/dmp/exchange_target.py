@@ -4,6 +4,7 @@ The exchange in a head is only kept: consumers get it as it was sent.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -20,6 +21,9 @@ from omq.protocol.dmp.envelopes import MANDATORY, EnvelopeBatch, LongEnvelope
 from omq.terminals.connection.routing import NOTED_IN_TURN, TARGETS_IN_TURN, chosen, routed
 from omq.terminals.dmp.sink import SinkService
 from omq_storage.batches import Batch, joined
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Spans
 
 HEADS_A_TURN = 512
 """The number of messages whose keys are read before other connections have their turn."""
@@ -56,6 +60,10 @@ class ExchangeTarget:
         (part,) = await routed(self._publishing, self._exchange, _key(long.head), [long.head])
         uploads = await self._publishing.uploads(part.route, long.size, may_wait=True)
         return None if uploads is None else RoutedUpload(part.heads[0], uploads)
+
+    def push(self, found: "Spans") -> int:
+        """See `omq.terminals.dmp.sink.SinkTarget`. Each message has its own topics."""
+        return 0
 
     async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""

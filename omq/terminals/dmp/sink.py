@@ -10,7 +10,7 @@ are settled, and sends the response.
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 import trio
 
@@ -34,6 +34,15 @@ from omq.terminals.connection.statistics import HeldOctets
 from omq.terminals.connection.transport import Transport
 from omq.terminals.connection.turns import in_turns
 from omq_storage.batches import LARGE_OCTETS, Assembly
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Spans
+
+
+FEW_ENVELOPES = 16
+"""The most envelopes of a read that are sent one by one. The frames of more are made together, which takes
+less time for each.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,11 @@ class SinkTarget(Protocol):
     async def uploads_from(self) -> int | None:
         """Return the length from which on the body of a message is uploaded; None if it is always held in
         memory. Raise Refused.
+        """
+
+    def push(self, found: "Spans") -> int:
+        """Send the first of these messages at once to subscribers that have everything before them; return
+        their number. The others are posted.
         """
 
     async def post(self, batch: EnvelopeBatch, sink: "SinkService") -> None:
@@ -257,15 +271,16 @@ class SinkService:
         it.
         """
         long: LongEnvelope | None = None
+        published = self.published
         try:
-            batch = await in_turns(self._envelopes.reading(received))
+            batch = await in_turns(self._envelopes.reading(received, self._push))
         except EnvelopeError as error:
             if error.batch is not None:
                 await self._post(error.batch)
             self.fail(SinkProblem(ResponseCode.SYNTAX_ERROR, str(error)))
         else:
             await self._post(batch)
-            if len(batch):
+            if self.published > published:
                 self._admission.finished()
             long = await self._take_long()
         self._admission.done()
@@ -366,6 +381,14 @@ class SinkService:
         return behind if self._problem is None else None
 
     # -- posts ---------------------------------------------------------------------------------------------
+
+    def _push(self, found: "Spans") -> int:
+        if self._problem is not None or found.count > FEW_ENVELOPES:
+            return 0
+        count = self.target.push(found)
+        self.published += count
+        self._posts.stored += count
+        return count
 
     async def _post(self, batch: EnvelopeBatch) -> None:
         if not len(batch):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from omq.access.leased_topic import LeasedTopic
 from omq.drivers.sequences import Origin, Origins, producers_of
@@ -14,6 +15,9 @@ from omq.protocol.steps import Steps
 from omq.terminals.connection.turns import in_turns
 from omq.terminals.dmp.sink import SinkService
 from omq_storage.batches import Batch
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Spans
 
 HEADS_A_STEP = 512
 """The number of messages whose producers one step reads."""
@@ -82,6 +86,10 @@ class TopicTarget:
                 upload.close()
                 raise
         return upload
+
+    def push(self, found: "Spans") -> int:
+        """See `omq.terminals.dmp.sink.SinkTarget`."""
+        return self._topic.push(found)
 
     async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""

@@ -122,6 +122,24 @@ cdef class Spans:
             self.add(octets + head_end + NUMBER, <uint32_t>left, <uint32_t>left, <uint32_t>(head_end - start), options)
             at = end
 
+    def deal(self, Pass passed not None, uint32_t topic, bytes name not None):
+        """Have a pass take the first messages, for one topic, up to one that has a head or options, or is not routed.
+        Return their number.
+        """
+        cdef int64_t place = passed.topic(octets_of(name), PyBytes_GET_SIZE(name))
+        cdef Span* span
+        cdef int64_t dealt = 0
+        if place < 0 or (<Route>passed._topics[place].route).topic != topic:
+            return 0
+        while dealt < self.count and not passed.is_full:
+            span = &self._spans[dealt]
+            if span.head > NAMES or span.options or not passed.add(place, span.at, span.length, span.written):
+                break
+            dealt += 1
+        if dealt:
+            passed.write()
+        return dealt
+
     def frames(self):
         """Return the `Frames` of all; None if they are too large for a block."""
         if self._busy:
