@@ -367,7 +367,7 @@ def _add_verb(
 
 
 def _add_connection(parser: argparse.ArgumentParser, *, given_before: bool) -> None:
-    """Add the connection options. They may precede or follow the command; those that follow it take
+    """Add the connection options. They may stand before or after the command; those that follow it take
     precedence.
     """
 

@@ -1,8 +1,10 @@
-"""The parser of a command line, whose help is output like any other."""
+"""The parser of a command line: options may stand anywhere, and the help is output like any other."""
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from omq.cli.printing import print_and_exit
 
@@ -11,12 +13,48 @@ if TYPE_CHECKING:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Prints its help so that a failure to print it is a failure of the command."""
+    """Accepts options before, between and after the other arguments, and prints its help so that a failure
+    to print it is a failure of the command.
+    """
 
     assigned: Mapping[str, str] = {}
     """The right words, up to the equals sign, for a name that users may take for an option, such as
     `max_length=` for `--max-length`.
     """
+
+    def parse_known_args(
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse the words of a command in an order that argparse understands; see `_in_order`."""
+        words = sys.argv[1:] if args is None else args
+        # The words behind the name of a command belong to the parser of that command, which orders them.
+        return super().parse_known_args(words if self._subparsers else self._in_order(words), namespace)
+
+    def _in_order(self, words: Iterable[str]) -> list[str]:
+        """Return the words with the positional arguments together.
+
+        argparse gives a run of positional arguments to as many parameters as it can. An optional parameter
+        gets nothing then if an option stands before its argument: BODY in `TOPIC --confirm BODY`.
+        """
+        options: list[str] = []
+        positionals: list[str] = []
+        following = iter(words)
+        for word in following:
+            if word == "--":
+                # The words behind it are not options, so the options can stand before all arguments only.
+                return [*options, *positionals, word, *following]
+            if self._parse_optional(word) is None:
+                positionals.append(word)
+            else:
+                options += [word, *islice(following, self._takes_next(word))]
+        # Here they stand at the end: an option without its value must not take an argument for it.
+        return [*positionals, *options]
+
+    def _takes_next(self, option: str) -> bool:
+        """Return whether the word behind this option, which may be abbreviated, is the option's value."""
+        known = self._option_string_actions
+        full = option if option in known else next((name for name in known if name.startswith(option)), None)
+        return full is not None and known[full].nargs is None
 
     def print_help(self, file: "SupportsWrite[str] | None" = None) -> None:
         """Print the help, and exit unless a `file` is given. argparse itself ignores a full disk."""

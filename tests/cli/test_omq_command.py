@@ -18,6 +18,43 @@ def test_publish_and_subscribe(shell: Shell) -> None:
     assert shell.ok("sub", "one", "--from", "beginning", "--count", "1") == b"hello world\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--confirm", "TOPIC", "BODY"),
+        ("TOPIC", "--confirm", "BODY"),
+        ("TOPIC", "BODY", "--confirm"),
+        ("--header", "a=1", "TOPIC", "--header=b=2", "BODY", "--head", "c=3"),
+        ("TOPIC", "--dmp", "--", "BODY"),
+        ("--dmp", "TOPIC", "--", "BODY"),
+        ("TOPIC", "--confirm", "--server", "SERVER", "BODY"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("body", ["sunny", "-5", "- a list item"])
+def test_options_may_stand_anywhere(shell: Shell, words: tuple[str, ...], body: str) -> None:
+    values = {"TOPIC": "anywhere", "BODY": body, "SERVER": shell.url}
+    assert shell.ok("pub", *(values.get(word, word) for word in words)) == b""
+    read = shell.ok("sub", "none", "--from", "beginning", "anywhere", "--count", "1", "--timeout", "60")
+    assert read == f"{body}\n".encode()
+    shell.ok("delete", "anywhere")
+
+
+def test_verbs_take_options_between_their_arguments(shell: Shell) -> None:
+    shell.ok("queues", "declare", "tasks", "--persistence", "strong", "max_length=5")
+    shell.ok("exchanges", "declare", "letters", "--server", shell.url, "direct")
+    shell.ok("bindings", "bind", "letters", "--server", shell.url, "tasks", "urgent")
+    assert b"urgent" in shell.ok("bindings", "list")
+    (queue,) = map(json.loads, shell.ok("queues", "list", "--format", "json").splitlines())
+    assert (queue["name"], queue["options"]) == ("tasks", {"max_length": "5"})
+
+
+def test_an_option_without_its_value_takes_no_argument_for_it(shell: Shell) -> None:
+    done = shell.omq("sub", "a", "b", "--count")
+    assert done.returncode == 2
+    assert b"argument --count: expected one argument" in done.stderr
+
+
 def test_lines_of_a_file_and_of_standard_input(shell: Shell, tmp_path: Path) -> None:
     lines = [b"line %d \xff" % n for n in range(20_000)] + [b"", b"no line feed behind this one"]
     file = tmp_path / "lines"
