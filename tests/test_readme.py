@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 import trio
 from capture_file import packets, write
-from programs import output_of_script
+from programs import PATH, output_of_script
 from relay import relaying
 from server_command import RunningServer, running_server
 from shark import AS_ROOT, needs_tshark
 
 from omq.protocol.handshake import hello
+from omq_storage.store import is_store
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,6 +74,25 @@ def test_the_conversation_with_netcat(server: RunningServer) -> None:
         # All that differs is the port, which the first block sets for both.
         ported = f"PORT={server.port}\n" + script.removeprefix("PORT=7730\n")
         assert output_of_script(ported) == shown
+
+
+def test_a_second_server_on_another_port_with_another_store(server: RunningServer, tmp_path: Path) -> None:
+    texts = [text for _, text in blocks("The server")]
+    start, use = (text for text in texts if "7731" in text)
+    command, *options = start.split()
+    assert command == "omq-server"
+    shown = {"127.0.0.1:7731": "127.0.0.1:0", "~/second-store": str(tmp_path / "second-store")}
+    assert set(shown) <= set(options)
+    with running_server(*(shown.get(word, word) for word in options)) as second:
+        assert use.count("127.0.0.1:7731") == 2
+        # Without either of the two addresses, the command would use the first server.
+        first = f"omq://{server.address}"
+        printed = output_of_script(
+            use.replace("127.0.0.1:7731", second.address), PATH=PATH, OMQ_SERVER=first, HOME=str(tmp_path)
+        )
+        assert printed == "hello\n"
+        assert output_of_script("omq topics --format json", PATH=PATH, OMQ_SERVER=first) == ""
+        assert is_store(tmp_path / "second-store")
 
 
 def test_the_commands_in_a_shell(server: RunningServer) -> None:
