@@ -50,7 +50,7 @@ SMALLEST = len(PLAIN_HEAD) + AFTER_HEAD
 """The least size an envelope can have, other than a null message's 0."""
 
 
-Deal = Callable[["Spans"], int]
+PushFound = Callable[["Spans"], int]
 """Sends the messages of the first envelopes that were found, and returns their number."""
 
 
@@ -161,9 +161,9 @@ class EnvelopeReader:
         """
         return finished(self.reading(data))
 
-    def reading(self, data: bytes, deal: Deal | None = None) -> Steps[EnvelopeBatch]:
+    def reading(self, data: bytes, push: PushFound | None = None) -> Steps[EnvelopeBatch]:
         """Take octets as `feed_batch` does, in steps: one read may contain very many envelopes, or large
-        headers tables. Only envelopes that `deal` has not sent are in the batch; the plain codec does not
+        headers tables. Only envelopes that `push` has not sent are in the batch; the plain codec does not
         call it.
 
         Do not feed the reader before this is complete.
@@ -182,8 +182,8 @@ class EnvelopeReader:
             text = self._name(error, spans.count)
             raise EnvelopeError(text, EnvelopeRun([], [], []), _spanned(spans)) from error
         self._read += spans.count
-        dealt = deal(spans) if deal is not None and spans.count else 0
-        return _spanned(spans, dealt) if spans.count > dealt else EnvelopeBatch(Bodies([]), [], [])
+        pushed = push(spans) if push is not None and spans.count else 0
+        return _spanned(spans, pushed) if spans.count > pushed else EnvelopeBatch(Bodies([]), [], [])
 
     def _finding(self, spans: "Spans", data: bytes) -> Steps[None]:
         """Find the envelopes that `data` completes, and hold the rest.
