@@ -35,10 +35,20 @@ def test_the_comparison_has_the_figures_of_the_readme() -> None:
     compared = rows("docs/COMPARISON.md")
     assert compared.pop("memory of an idle server in MiB") == ["39", "12", "12"]
     text = (ROOT / "docs/PERFORMANCE.md").read_text()
-    assert "An idle server used 36 MiB of memory (24 MiB of it anonymous, RssAnon; now 39" in text
-    assert "NATS 12 and Redis 12" in text
+    assert "An idle server uses 39 MiB of memory" in text
+    assert re.search(r"NATS\s12\sand\sRedis\s12\b", text)
     known = rows("README.md")
     assert {what: known.get(what) for what in compared} == compared
     low = compared["one way at a low rate, median in µs"]
     lowest = "Redis, NATS: {2} and {1} µs in the median, omq {0} µs".format(*low)
     assert lowest in (ROOT / "docs/COMPARISON.md").read_text()
+
+
+def test_the_figures_at_the_beginning_are_those_of_the_sections() -> None:
+    text = (ROOT / "docs/PERFORMANCE.md").read_text()
+    before, _, rest = text.partition("\n## How to repeat it\n")
+    table = "".join(line for line in before.splitlines() if line.startswith("| ")).replace("0-9-1", "")
+    number = r"\d(?:[\d,.]*\d)?"
+    said = set(re.findall(number, re.sub(r"\]\(.*?\)", "", table)))
+    assert len(said) > 20
+    assert said <= set(re.findall(number, rest))
