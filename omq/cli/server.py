@@ -23,7 +23,7 @@ from omq.cli.exposure import tell_exposure
 from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
 from omq.cli.parsers import CommandParser
 from omq.cli.printing import print_and_exit, try_printing
-from omq.cli.scheduling import ask_for_short_turns
+from omq.cli.scheduling import ask_for_short_turns, shorten_holds
 from omq.cli.version import PrintVersion
 from omq.config import Config, ConfigError, load
 from omq.counted import counted
@@ -159,6 +159,7 @@ def main() -> None:
     faulthandler.enable()
     look_seldom()
     ask_for_short_turns()
+    shorten_holds()
     _tell_codec()
     log.info("up to %d descriptors, and every connection uses one", raise_limit())
     read = None if arguments.config is None else partial(configuration, arguments, passed)

@@ -1,7 +1,7 @@
 """Merges small consecutive blocks of a topic: plans which, and replaces each run of them by one block.
 
 A merge takes many short steps.  While a step plans and merges, its thread holds the interpreter's lock, and
-every other thread of the server waits for it, up to the 5 ms after which Python takes the lock away; while a
+every other thread waits for it, by default up to the 5 ms after which Python takes the lock away; while a
 step writes, the commits of the level wait.  A step of 4,096 blocks took 40 ms, and the round trips of all
 clients were up to 5 ms longer during it.
 """

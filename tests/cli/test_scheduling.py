@@ -1,7 +1,8 @@
-"""The server's thread asks the kernel for short turns (`omq.cli.scheduling`)."""
+"""The server's thread has short turns, and waits for no long one of another (`omq.cli.scheduling`)."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +58,15 @@ def test_another_policy_is_left_as_it_is() -> None:
     command = [sys.executable, "-c", program]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout.split() == ["False", "True"]
+
+
+def test_the_server_lets_no_thread_hold_the_interpreter_for_long(tmp_path: Path) -> None:
+    program = (
+        "import sys, trio; from omq.cli.server import main\n"
+        "trio.run = lambda *arguments: print(sys.getswitchinterval())\n"
+        f"sys.argv[1:] = ['--store', {str(tmp_path / 'store')!r}]\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert 0 < float(result.stdout) < 0.001  # Python's default is 0.005
