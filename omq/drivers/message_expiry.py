@@ -26,12 +26,6 @@ def expiration_ms(head: bytes) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-@lru_cache(256)
-def priority(head: bytes) -> int:
-    """Return the property priority, which is 0 if a message has none."""
-    return heads.decode(head).properties.priority or 0 if head else 0
-
-
 def flags(block: Block | Fragmented) -> int:
     """Return the property flags that any message of the block has."""
     return 0 if block.heads is None else block.heads.property_flags()

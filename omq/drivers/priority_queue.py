@@ -8,7 +8,7 @@ from itertools import islice
 import trio
 
 from omq.drivers.driver import InitialState
-from omq.drivers.message_expiry import PRIORITY, priority
+from omq.drivers.message_expiry import PRIORITY
 from omq.drivers.queue import QueueDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Unavailable
@@ -41,11 +41,13 @@ class _Priorities:
         self._chunks: dict[int, bytearray] = {}
         self._left: dict[int, int] = {}  # for each chunk, how many priorities it has
 
-    def learn(self, ids: range, level: int) -> None:
-        """Record the priority of these messages."""
-        for chunk, places, count in _within_chunks(ids):
-            self._chunks.setdefault(chunk, bytearray(_CHUNK_IDS))[places] = bytes([level]) * count
-            self._left[chunk] = self._left.get(chunk, 0) + count
+    def learn(self, first: int, levels: bytes) -> None:
+        """Record the priorities of consecutive messages, an octet each. `first`: the id of the first one."""
+        for chunk, places, count in _within_chunks(range(first, first + len(levels))):
+            here, levels = levels[:count], levels[count:]
+            if known := count - here.count(0):
+                self._chunks.setdefault(chunk, bytearray(_CHUNK_IDS))[places] = here
+                self._left[chunk] = self._left.get(chunk, 0) + known
 
     def forget(self, ids: range) -> None:
         """Forget the priorities of messages that need them no longer."""
@@ -132,10 +134,11 @@ class Levels(ReturnedIds):
             self.sort()
         return self._ready[self._order[-1]]
 
-    def learn(self, ids: range, level: int) -> None:
-        """Record the priority of messages that arrive."""
-        if level:
-            self._known.learn(ids, level)
+    def learn(self, first: int, levels: bytes) -> None:
+        """Record the priorities of consecutive messages that arrive, an octet each. `first`: the id of the
+        first one.
+        """
+        self._known.learn(first, levels)
 
     def forget(self, ids: range) -> None:
         """Forget messages that are done."""
@@ -218,7 +221,7 @@ class PriorityQueueDriver(QueueDriver):
 
     def __init__(self, opening: InitialState) -> None:
         assert opening.options.max_priority is not None
-        self._highest = opening.options.max_priority
+        self._capped = bytes(min(level, opening.options.max_priority) for level in range(256))
         self._is_loaded = trio.Event()
         self._levels = Levels()
         super().__init__(opening)
@@ -300,10 +303,8 @@ class PriorityQueueDriver(QueueDriver):
 
     def _learn(self, block: Block) -> None:
         """Read the priorities of a block."""
-        if not self._flags(block) & PRIORITY:
-            return
-        for ids, level in _levels_of(block, self._highest):
-            self._levels.learn(ids, level)
+        if block.heads is not None and self._flags(block) & PRIORITY:
+            self._levels.learn(block.first, block.heads.priorities().translate(self._capped))
 
     def _sort(self, block: Block) -> None:
         """Move the cursor over a block: its messages are ready by their priorities."""
@@ -347,15 +348,3 @@ class PriorityQueueDriver(QueueDriver):
         self._signal.set()
         if self._excess():
             self._shorten()
-
-
-def _levels_of(block: Block, highest: int) -> Iterator[tuple[range, int]]:
-    """Yield runs of messages of a block with the same priority."""
-    begin, level = block.first, 0
-    for id, head in enumerate(block.heads_from(block.first), block.first):
-        own = min(highest, priority(head))
-        if own != level:
-            if begin < id:
-                yield range(begin, id), level
-            begin, level = id, own
-    yield range(begin, block.next), level

@@ -35,6 +35,7 @@ __all__ = [
     "multiples",
     "native",
     "newer_sources",
+    "priorities",
     "property_flags",
     "rises",
     "slices",
@@ -83,6 +84,12 @@ def property_flags(offsets: Octets, octets: Octets) -> int:
     """See `omq_storage.plain.property_flags`."""
     found = native.property_flags(offsets, octets) if COMPILED else None
     return plain.property_flags(offsets, octets) if found is None else found
+
+
+def priorities(offsets: Octets, octets: Octets) -> bytes:
+    """See `omq_storage.plain.priorities`."""
+    found = native.priorities(offsets, octets) if COMPILED else None
+    return plain.priorities(offsets, octets) if found is None else found
 
 
 def multiples(step: int, count: int) -> bytes:

@@ -1,6 +1,7 @@
 """The heads of a block's messages, beside the frames: one string of octets for each message.
 
-This package interprets nothing of a head but its property flags.  It is empty for a message that has none.
+This package interprets nothing of a head but its property flags and the property priority.  It is empty for a
+message that has none.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,10 @@ class Heads(msgspec.Struct, frozen=True):
     def property_flags(self) -> int:
         """Return the property flags that any of the heads has."""
         return codec.property_flags(self.offsets, self.octets)
+
+    def priorities(self) -> bytes:
+        """Return the priority of each head, an octet each: 0 for one that has none."""
+        return codec.priorities(self.offsets, self.octets)
 
     def values(self, begin: int, end: int | None = None) -> list[bytes]:
         """Return each head from index ``begin`` on, up to the one before ``end``."""

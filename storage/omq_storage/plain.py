@@ -22,6 +22,9 @@ MESSAGE = 2
 FRAME = Struct(">IBQI")
 """The header of a Message frame: length, type, message id, topic id."""
 
+# The flags of the properties of a head, up to priority: content-type and content-encoding are strings.
+_STRINGS, _HEADERS, _DELIVERY_MODE, _PRIORITY = 0xC000, 0x2000, 0x1000, 0x0800
+
 
 def frames_of(topic: int, first: int, bodies: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Return frames and offsets of these bodies. Raises ValueError as `omq_storage.blocks.encode` does."""
@@ -62,6 +65,34 @@ def property_flags(offsets: Octets, octets: Octets) -> int:
         if begin < at and at + 2 <= end:
             flags |= int.from_bytes(heads[at : at + 2], "big")
     return flags
+
+
+def priorities(offsets: Octets, octets: Octets) -> bytes:
+    """Return the property priority of each of these heads, an octet each: 0 for one that has none, and for
+    octets that are not a whole head.
+    """
+    heads = bytes(octets)
+    bounds = pairwise(numbers.unpack(offsets))
+    return bytes([_priority(heads, begin, end) if begin < end else 0 for begin, end in bounds])
+
+
+def _priority(heads: bytes, begin: int, end: int) -> int:
+    at = _after_strings(heads, begin, end, 2)
+    flags = int.from_bytes(heads[at : at + 2], "big") if at + 2 <= end else 0
+    if not flags & _PRIORITY:
+        return 0
+    at = _after_strings(heads, at + 2, end, (flags & _STRINGS).bit_count())
+    if flags & _HEADERS:
+        at += 4 + int.from_bytes(heads[at : at + 4], "big") if at + 4 <= end else end
+    at += bool(flags & _DELIVERY_MODE)
+    return heads[at] if at < end else 0
+
+
+def _after_strings(heads: bytes, at: int, end: int, count: int) -> int:
+    """Return the end of N (`count`) strings, each with its length in one octet."""
+    for _ in range(count):
+        at += 1 + heads[at] if at < end else 0
+    return at
 
 
 def gathered(frames: Octets, offsets: Octets, begin: int, end: int, step: int) -> bytes:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import trio.testing
+from counted_steps import counted_calls
 from hypothesis import given
 from hypothesis import strategies as st
 from made_stores import damage
@@ -20,6 +21,8 @@ from omq.model import Sync
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
+from omq_storage import codec
+from omq_storage.batches import BLOCK_MESSAGES
 from omq_storage.environment import Environment
 from omq_storage.runs import RUN_OCTETS, Ids
 
@@ -66,6 +69,24 @@ async def test_the_highest_priority_comes_first(drivers: Drivers, durable: bool)
     assert await everything(queue) == ["20", "10", "11", "5", "5", "3", "0", "None", "None"]
     await quiet()
     assert (queue.ready, queue.info().messages) == (0, 0)
+
+
+@EITHER
+@pytest.mark.skipif(not codec.COMPILED, reason="the plain codec looks at each message")
+async def test_the_priorities_of_many_messages_are_read_at_once(drivers: Drivers, durable: bool) -> None:
+    """As many as a block has, each with a head and a priority of its own."""
+    queue = await queue_of(drivers, durable=durable)
+    own = [
+        heads.encode(Head(b"", b"q", Properties(priority=each % 12, message_id=b"%d" % each)))
+        for each in range(BLOCK_MESSAGES)
+    ]
+    bodies = [b"%d" % each for each in range(BLOCK_MESSAGES)]
+    with counted_calls() as calls:
+        await post(queue, *bodies, heads=own)
+    assert queue.ready == BLOCK_MESSAGES
+    assert calls.total < BLOCK_MESSAGES
+    by_priority = sorted(range(BLOCK_MESSAGES), key=lambda each: -min(10, each % 12))
+    assert await everything(queue) == [str(each) for each in by_priority]
 
 
 class Hasty(Client):
@@ -355,8 +376,7 @@ async def test_limits_hold_for_messages_that_come_back_together(
 
 def test_many_messages_are_sorted_in_portions() -> None:
     levels, count = Levels(), 4 * SORTED_IDS * SORTED_LEVELS
-    levels.learn(range(0, count, 2), 5)
-    levels.learn(range(1, count, 2), 9)
+    levels.learn(0, bytes([5, 9]) * (count // 2))
     runs = Ids()
     runs.add(range(count))
     levels.add(runs.runs())
@@ -375,8 +395,7 @@ def test_only_the_priorities_of_messages_that_are_done_are_forgotten(first: int)
     """Also of those that lie in several chunks, some of which have none."""
     levels = Levels()
     ids = range(first, first + 4000)
-    levels.learn(ids[:1500], 3)
-    levels.learn(ids[3500:], 3)
+    levels.learn(first, bytes([3]) * 1500 + bytes(2000) + bytes([3]) * 500)
     done = {*ids[100:200:2], *ids[600:3700]}
     levels.forget(ids[100:200:2])
     for _ in range(2):  # the second time there is nothing to forget
@@ -391,8 +410,7 @@ def test_many_priorities(few: int, priorities: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(priority_queue, "FEW_LEVELS", few)
         levels = Levels()
-        for id, level in enumerate(priorities):
-            levels.learn(range(id, id + 1), level)
+        levels.learn(0, bytes(priorities))
         levels.add(Ids(range(len(priorities))).runs())
     popped = [levels.pop() for _ in priorities]
     assert popped == sorted(range(len(priorities)), key=lambda id: -priorities[id])
@@ -411,8 +429,7 @@ def test_levels_are_a_priority_queue(
 
 def use(levels: Levels, priorities: list[int], data: st.DataObject) -> None:
     """Use levels as a queue does."""
-    for id, level in enumerate(priorities):
-        levels.learn(range(id, id + 1), level)
+    levels.learn(0, bytes(priorities))
     undone = set(range(len(priorities)))
     levels.add(Ids(undone).runs())
     ready = set(undone)

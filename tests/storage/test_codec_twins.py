@@ -206,6 +206,34 @@ def test_the_property_flags_of_heads(heads: list[bytes]) -> None:
     assert codec.native.property_flags(numbers.pack([0, 9]), b"12345678") is None
 
 
+WITH_PRIORITY = [
+    b"\0\0\x08\0\x07",
+    b"\1e\2kk\xf8\0\1c\0\0\0\0\3abc\2\x09later",
+    b"\0\0\x28\0\0\0\0\2ab\xff",
+    b"\0\1k\x10\0\2",
+]
+"""Heads of which the first three have the priorities 7, 9 and 255."""
+
+
+@needs_codec
+@given(st.lists(st.binary(max_size=8) | st.sampled_from(WITH_PRIORITY), min_size=1), st.integers(0, 20))
+@example([*WITH_PRIORITY, b""], 0)
+@example([b"\0\0\x28\0\xff\xff\xff\xff\x07"], 0)
+def test_the_priorities_of_heads(heads: list[bytes], cut: int) -> None:
+    """Also of heads that are cut."""
+    known = dict(zip(WITH_PRIORITY, (7, 9, 255, 0), strict=True))
+    for every in (heads, [head[: len(head) - cut] for head in heads]):
+        bounds = numbers.pack(accumulate(map(len, every), initial=0))
+        for octets in (b"".join(every), memoryview(b"".join(every))):
+            found = plain.priorities(bounds, octets)
+            assert codec.priorities(bounds, octets) == found
+            assert codec.native.priorities(bounds, octets) in (found, None)
+            assert all(found[place] == known.get(head, found[place]) for place, head in enumerate(every))
+    whole = numbers.pack(accumulate(map(len, WITH_PRIORITY), initial=0))
+    assert codec.native.priorities(whole, b"".join(WITH_PRIORITY)) == bytes([7, 9, 255, 0])
+    assert codec.native.priorities(numbers.pack([0, 9]), b"12345678") is None
+
+
 @needs_codec
 @given(st.integers(0, 300), st.integers(1, 3000))
 @example(0, 1)

@@ -49,6 +49,86 @@ def property_flags(offsets, octets):
 
 
 cdef enum:
+    # The flags of the properties up to priority.
+    CONTENT_TYPE = 0x8000
+    CONTENT_ENCODING = 0x4000
+    HEADERS = 0x2000
+    DELIVERY_MODE = 0x1000
+    PRIORITY = 0x0800
+
+
+def priorities(offsets, octets):
+    """See `omq_storage.plain.priorities`; None for offsets that are not numbers of octets of these, and for a
+    head that is not whole.
+    """
+    cdef Py_buffer bounds, buffer
+    cdef const uint8_t* at
+    cdef const uint8_t* heads
+    cdef uint8_t* level
+    cdef int64_t count, i, begin, end
+    cdef bytes made
+    PyObject_GetBuffer(offsets, &bounds, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(octets, &buffer, PyBUF_SIMPLE)
+        try:
+            at = <const uint8_t*>bounds.buf
+            heads = <const uint8_t*>buffer.buf
+            count = bounds.len // NUMBER - 1
+            if count < 0:
+                return None
+            made = PyBytes_FromStringAndSize(NULL, count)
+            level = octets_of(made)
+            for i in range(count):
+                begin = get_little(at + NUMBER * i)
+                end = get_little(at + NUMBER * (i + 1))
+                if begin > end or end > buffer.len:
+                    return None
+                if begin == end:
+                    level[i] = 0
+                elif not get_priority(heads, begin, end, level + i):
+                    return None
+            return made
+        finally:
+            PyBuffer_Release(&buffer)
+    finally:
+        PyBuffer_Release(&bounds)
+
+
+cdef bint get_priority(const uint8_t* heads, int64_t at, int64_t end, uint8_t* priority) noexcept nogil:
+    """Set the priority of the head at these octets, and return whether it is whole up to there."""
+    cdef uint32_t flags
+    at += 1 + heads[at]
+    if at >= end:
+        return False
+    at += 1 + heads[at]
+    if at + 2 > end:
+        return False
+    flags = get_u16(heads + at)
+    at += 2
+    priority[0] = 0
+    if not flags & PRIORITY:
+        return True
+    if flags & CONTENT_TYPE:
+        if at >= end:
+            return False
+        at += 1 + heads[at]
+    if flags & CONTENT_ENCODING:
+        if at >= end:
+            return False
+        at += 1 + heads[at]
+    if flags & HEADERS:
+        if at + 4 > end:
+            return False
+        at += 4 + <int64_t>get_u32(heads + at)
+    if flags & DELIVERY_MODE:
+        at += 1
+    if at >= end:
+        return False
+    priority[0] = heads[at]
+    return True
+
+
+cdef enum:
     ORIGIN = 0x88  # the flags of the properties message-id and app-id
     DIGITS = 20  # of the largest sequence number
 
