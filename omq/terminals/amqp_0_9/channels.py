@@ -15,7 +15,7 @@ from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.connection.duplex import Duplex
-from omq.terminals.connection.endings import Endings
+from omq.terminals.connection.endings import Endings, EndTurns
 
 
 class Channels:
@@ -23,7 +23,9 @@ class Channels:
 
     __slots__ = ("_duplex", "_outbox", "_protocol", "changed", "endings", "long", "open", "published")
 
-    def __init__(self, duplex: Duplex, protocol: ServerConnection, outbox: Outbox) -> None:
+    def __init__(
+        self, duplex: Duplex, protocol: ServerConnection, outbox: Outbox, end_turns: EndTurns
+    ) -> None:
         self._duplex = duplex
         self._protocol = protocol
         self._outbox = outbox
@@ -31,7 +33,7 @@ class Channels:
         """The open channels by their numbers."""
         self.changed: dict[AmqpChannel, None] = {}
         """The channels that may have confirms to send, or have failed."""
-        self.endings = Endings()
+        self.endings = Endings(end_turns)
         """The consumers of channels that are over."""
         self.published = 0
         """The number of messages that the client has published on them so far."""

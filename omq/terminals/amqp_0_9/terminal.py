@@ -130,7 +130,7 @@ class AmqpTerminal:
         self._logged_in: LoggedIn | None = None
         self._outbox = Outbox(self._sender.signal)
         self._heartbeats = Heartbeats()
-        self._channels = Channels(self._duplex, self._protocol, self._outbox)
+        self._channels = Channels(self._duplex, self._protocol, self._outbox, context.end_turns)
         self._ready = ReadyFrames(self._channels, self._outbox, self._sender, context.at_once)
 
     # -- life ----------------------------------------------------------------------------------------------

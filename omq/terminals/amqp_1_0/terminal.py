@@ -110,7 +110,7 @@ class Amqp1Terminal:
         self._service: Service | None = None
         self._refusal = NO_CLIENT
         """The reason why it is None, if the client has tried."""
-        self._endings = Endings()
+        self._endings = Endings(context.end_turns)
         """The links that are over."""
         self._frames = WaitingFrames(context.memory.stalled, transport, self._duplex.scope)
         self._room: trio.lowlevel.ParkingLot | None = None  # made by the first wait in it

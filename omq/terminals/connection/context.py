@@ -13,6 +13,7 @@ from omq.drivers.immediate_sends import ImmediateSends
 from omq.drivers.memory import Memory
 from omq.drivers.seam import Unavailable
 from omq.logs import LogThrottle, quoted
+from omq.terminals.connection.endings import EndTurns
 from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.transport import Transport
 
@@ -28,6 +29,8 @@ class Context(Struct, frozen=True):
     config: Config
     pace: Pace
     """Bounds the octets that all connections send in one round of the scheduler."""
+    end_turns: EndTurns
+    """The turns of the connections that end."""
     at_once: ImmediateSends
     """The connections that have something to send because another task has read or stored it."""
     begin: Callable[[Iterator[None]], None]
@@ -56,6 +59,7 @@ class Context(Struct, frozen=True):
             memory,
             config,
             Pace(),
+            EndTurns(),
             at_once,
             begin,
             connects=LogThrottle.of_connections("clients connected"),

@@ -3,6 +3,10 @@ turns between.
 
 First all of them retire, so that none gets the messages of another one that is closed before. Then they are
 closed. If they are few, all of this happens at once.
+
+Thousands of clients may go away together. The tasks of all of them can run in the same round of the
+scheduler, in which no other client has a turn. So they are closed in turns: in a round those of one
+connection, or of as many as a slice allows. The consumers of a connection retire before it waits for that.
 """
 
 from collections import deque
@@ -35,6 +39,36 @@ class EndedPart(Protocol):
         """Free the rest of its memory, in steps, after they have ended."""
 
 
+class EndTurns:
+    """The turns of the connections of a server that end."""
+
+    __slots__ = ("_is_taken", "_slices", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._slices = Slices()
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    async def wait(self) -> None:
+        """Wait for the turn of a connection. Await `leave` after it."""
+        if self._is_taken:
+            await self._waiting.park()
+            self._slices = Slices()
+        else:
+            self._is_taken = True
+            if self._slices.is_over:
+                self._slices = Slices()
+
+    async def leave(self) -> None:
+        """Give the turn to the next connection, which has it in another round."""
+        if not self._waiting and self._slices.is_over:
+            await trio.lowlevel.checkpoint()  # others may come in this round
+        if self._waiting:
+            self._waiting.unpark()
+        else:
+            self._is_taken = False
+
+
 class _Work:
     """The work that is left. Most connections have nothing to end, and three empty deques take 2 KiB."""
 
@@ -48,6 +82,11 @@ class _Work:
 
     def __bool__(self) -> bool:
         return bool(self.ended or self.retiring or self.closing or self.freeing)
+
+    @property
+    def is_retiring(self) -> bool:
+        """Whether consumers must retire before the next one is closed."""
+        return self.retiring is not None or bool(self.ended)
 
     def step(self) -> None:
         """Let one consumer retire, or close one, or free some memory."""
@@ -71,9 +110,11 @@ class _Work:
 class Endings:
     """The consumers of one connection that are ending. Await `finish` at the end of the connection."""
 
-    __slots__ = ("_then", "_work")
+    __slots__ = ("_then", "_turns", "_work")
 
-    def __init__(self) -> None:
+    def __init__(self, turns: EndTurns) -> None:
+        """Create the endings of a connection that has nothing to end. `turns`: those of its server."""
+        self._turns = turns
         self._work: _Work | None = None
         self._then: tuple[Callable[[], None], ...] = ()
 
@@ -104,7 +145,18 @@ class Endings:
     async def finish(self) -> None:
         """Wait until all consumers are closed. A cancellation has no effect before."""
         with trio.CancelScope(shield=True):
-            await self._end()
+            slices = Slices()
+            while self._work is not None and self._work.is_retiring:
+                self._step()
+                await slices.step()
+            if self._work is None or not self._work.closing:
+                await self._end()
+                return
+            await self._turns.wait()
+            try:
+                await self._end()
+            finally:
+                await self._turns.leave()
 
     async def _end(self) -> None:
         slices = Slices()

@@ -116,7 +116,7 @@ class OmqTerminal:
         self._replies = Replies(self._sender.signal)
         self._fetches = Fetches(memory, self._sender, self._replies, self._nursery)
         self._subscriptions = Subscriptions(self._sender, self._replies)
-        self._endings = Endings()
+        self._endings = Endings(context.end_turns)
         self._watching = Watching(self._sender, self._replies)
         self._long_answers = long_answers
         self._long: LongAnswer | None = None  # that is being sent
