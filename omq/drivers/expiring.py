@@ -18,7 +18,8 @@ from omq_storage.fragments import Fragmented
 from omq_storage.runs import Run
 
 _LOOKED_AHEAD = 64
-"""The number of messages with an expiration of their own that are examined before the first of them is dealt.
+"""The number of messages with an expiration of their own that are examined in a step, before the first of
+them is dealt or expires.
 """
 
 
@@ -74,15 +75,16 @@ class ExpiringDriver(DeadLetteringDriver):
             assert self._ttl is not None
             expired = moment - self._ttl
             message = bisect_right(range(block.next), expired, lo=first, key=block.message_time)
-        else:
-            while message < block.next and self._is_expired(block, message, moment):
+        end = min(block.next, first + _LOOKED_AHEAD)
+        if has_own:
+            while message < end and self._is_expired(block, message, moment):
                 message += 1
         if message > first:
             self._pass_over(message, Death.EXPIRED)
         if not has_own:
             return block.next
         stop = message
-        while stop < min(block.next, message + _LOOKED_AHEAD) and not self._is_expired(block, stop, moment):
+        while stop < end and not self._is_expired(block, stop, moment):
             stop += 1
         return stop
 

@@ -6,6 +6,8 @@ A topic that a Declare command makes has the default options; then nothing here 
 from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
 
+import trio
+
 from omq.drivers.browsing import BrowsingChannel
 from omq.drivers.competing import FREE_OCTETS
 from omq.drivers.consumers import Consumers
@@ -119,6 +121,7 @@ class QueueDriver(LimitedDriver):
                 if self.is_perishable:
                     self._signal.set()  # another message is at the head
                 return True
+            await trio.lowlevel.checkpoint()  # there may be many that are expired
         return False
 
     def end(self) -> Iterator[None]:

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import trio
 import trio.testing
+from counted_steps import counted_calls
 from queue_cases import EITHER, FAILED, expiring, passed, queue_of, rest, worker
 from served_drivers import Client, Drivers, Listener, opened, post, quiet
 
 from omq.drivers.seam import Modified
+from omq_storage.batches import BLOCK_MESSAGES
 
 
 @EITHER
@@ -83,6 +85,36 @@ async def test_a_message_expires_by_its_own_property(
     getter.close()
     assert queue.ready == 1
     assert await rest(queue) == [b"plain"]
+
+
+@EITHER
+async def test_many_messages_expire_in_short_steps(
+    drivers: Drivers, clock: trio.testing.MockClock, durable: bool
+) -> None:
+    queue = await queue_of(drivers, durable=durable)
+    heads = [expiring(500 + number) for number in range(BLOCK_MESSAGES)]
+    await post(queue, *[b"m"] * BLOCK_MESSAGES, heads=heads)
+    with counted_calls() as calls:
+        await passed(clock, 10)
+    assert (queue.ready, queue.info().messages) == (0, 0)
+    assert calls.total > BLOCK_MESSAGES  # each has been examined
+    assert calls.longest < BLOCK_MESSAGES
+
+
+@EITHER
+async def test_a_getter_passes_over_many_expired_messages_in_short_steps(
+    drivers: Drivers, clock: trio.testing.MockClock, durable: bool
+) -> None:
+    queue = await queue_of(drivers, durable=durable)
+    heads = [expiring(500 + number) for number in range(BLOCK_MESSAGES)]
+    await post(queue, *[b"m"] * BLOCK_MESSAGES, heads=heads)
+    await quiet()
+    clock.jump(10)
+    with counted_calls() as calls:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(queue.deal_one, queue.open_getter(Listener()))
+    assert queue.ready == 0
+    assert calls.longest < BLOCK_MESSAGES
 
 
 @EITHER
