@@ -13,6 +13,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import ACCEPTED, RELEASED, Channel, CreditKind, EndReason, Piece, TakenMessages
+from omq.drivers.slices import Slices
 from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.exchanges.types import argument
 from omq.protocol.amqp import head as heads
@@ -27,9 +28,6 @@ MOST_MOVED = 10_000
 look at those again, so this one may move as many as it has passed: otherwise all Moves of a long queue would
 together take time proportional to the square of its length.
 """
-
-MESSAGES_A_STEP = 64
-"""The number of messages after which the other connections have their turn."""
 
 MOVED_AT_ONCE = 64
 """The number of messages on their way to their new queue for which Move waits before it sends more."""
@@ -52,14 +50,14 @@ async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver |
     waiting: list[tuple[Confirmation, range]] = []
     kept: list[range] = []
     large: list[int] = []
+    slices = Slices()
     try:
         # Each message is looked at once; those that stay return to their places at the end.
         for number in range(driver.ready):
             done = moved + len(waiting)
             if done >= min(count, max(MOST_MOVED, number - done)):
                 break
-            if not number % MESSAGES_A_STEP:
-                await trio.lowlevel.checkpoint()
+            await slices.step()
             found = await _next(driver, getter)
             if found is None:
                 break

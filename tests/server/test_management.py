@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 import trio
+from counted_steps import counted_calls
 
 from omq import management as m
 from omq.access import moving
@@ -578,3 +579,12 @@ async def test_lists_have_only_what_a_client_may_know(store: Path) -> None:
                 answer = await client.manage(request)
                 assert isinstance(answer, m.Queues | m.Exchanges | m.Bindings)
                 assert answer.list == ()
+
+
+async def test_many_messages_are_moved_in_short_steps(host: InProcess, client: Client) -> None:
+    for name in (b"from", b"to"):
+        await client.declare(name, Delivery.ROUND_ROBIN, Transient())
+    await client.publish_many(b"from", [b"m"] * 1000)
+    with counted_calls() as calls:
+        assert await client.manage(m.Move(b"from", b"to", 1000)) == m.Done(1000)
+    assert calls.longest < 2500  # 64 messages take 15,000
