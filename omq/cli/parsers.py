@@ -35,7 +35,11 @@ class CommandParser(argparse.ArgumentParser):
 
         argparse gives a run of positional arguments to as many parameters as it can. An optional parameter
         gets nothing then if an option stands before its argument: BODY in `TOPIC --confirm BODY`.
+
+        Words with `--help` or an unknown option stay as they are: help comes before all errors, and the error
+        about the option names it as the user did.
         """
+        words = list(words)
         options: list[str] = []
         positionals: list[str] = []
         following = iter(words)
@@ -45,6 +49,8 @@ class CommandParser(argparse.ArgumentParser):
                 return [*options, *positionals, word, *following]
             if self._parse_optional(word) is None:
                 positionals.append(word)
+            elif word in ("-h", "--help") or (word.startswith("--") and self._known(word) is None):
+                return words
             else:
                 options += [word, *islice(following, self._takes_next(word))]
         # Here they stand at the end: an option without its value must not take an argument for it.
@@ -52,9 +58,17 @@ class CommandParser(argparse.ArgumentParser):
 
     def _takes_next(self, option: str) -> bool:
         """Return whether the word behind this option, which may be abbreviated, is the option's value."""
+        action = None if "=" in option else self._known(option)
+        return action is not None and action.nargs is None
+
+    def _known(self, option: str) -> argparse.Action | None:
+        """Return the action of this option, which may be abbreviated, and have its value behind it; None if
+        there is none.
+        """
         known = self._option_string_actions
-        full = option if option in known else next((name for name in known if name.startswith(option)), None)
-        return full is not None and known[full].nargs is None
+        name = option.partition("=")[0]
+        full = name if name in known else next((each for each in known if each.startswith(name)), None)
+        return None if full is None else known[full]
 
     def print_help(self, file: "SupportsWrite[str] | None" = None) -> None:
         """Print the help, and exit unless a `file` is given. argparse itself ignores a full disk."""

@@ -49,6 +49,16 @@ def test_verbs_take_options_between_their_arguments(shell: Shell) -> None:
     assert (queue["name"], queue["options"]) == ("tasks", {"max_length": "5"})
 
 
+def test_help_comes_before_all_errors(shell: Shell) -> None:
+    assert b"usage: omq queues change" in shell.ok("queues", "change", "--help", "q", "--max-length", "5")
+
+
+def test_an_unknown_option_is_named_as_it_was_written(shell: Shell) -> None:
+    done = shell.omq("retain", "other", "--unknown", "5")
+    assert done.returncode == 2
+    assert b"unrecognized arguments: --unknown 5" in done.stderr
+
+
 def test_an_option_without_its_value_takes_no_argument_for_it(shell: Shell) -> None:
     done = shell.omq("sub", "a", "b", "--count")
     assert done.returncode == 2
