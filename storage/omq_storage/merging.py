@@ -22,6 +22,9 @@ from omq_storage.records import BLOCKS, INDEX, BlockRecord, block_info, block_ke
 MERGED_MESSAGES = 4096
 MERGED_BYTES = 512 << 10
 
+MOST_PASSES = 3
+"""The most passes of a merge: those of single messages fill a block in two."""
+
 # Limits of one step: see above.  Of single messages it takes some 0.7 ms.
 BLOCKS_IN_STEP = 64
 _OCTETS_MERGED = 1 << 20
@@ -52,7 +55,7 @@ class SmallBlocks:
     """The small blocks of a topic from a message on, which are merged in passes of many steps.
 
     A pass makes one block of up to as many as a step has.  If a pass has several such steps, another pass
-    merges their results.
+    merges their results, up to MOST_PASSES: blocks may be appended as quickly as they are merged.
     """
 
     start: int
@@ -66,6 +69,7 @@ class SmallBlocks:
         self._merge = merge
         self._following = start
         self._is_again = False
+        self._passes = 1
 
     def step(self) -> bool:
         """Take one step.  Return whether there may be more to merge.  Raises what ``merge`` raises."""
@@ -74,9 +78,10 @@ class SmallBlocks:
         if done.following is not None:
             self._following = done.following
             return True
-        if self._is_again:
+        if self._is_again and self._passes < MOST_PASSES:
             self._following = self.start
             self._is_again = False
+            self._passes += 1
             return True
         self.start = self._following
         return False
@@ -181,10 +186,11 @@ def merge_small(
         block = _merged(topic, parts)
         if block is not None:
             merged.append((run, block, pack(block)))
+    has_merged = False
     if merged:
         with writing() as transaction:
             for run, block, value in merged:
-                _replace(transaction, run, block, value)
+                has_merged |= _replace(transaction, run, block, value)
     is_cut = len(runs) < len(candidates)
     following: int | None
     if is_cut:
@@ -192,8 +198,8 @@ def merge_small(
     elif beyond:
         following = planned.growing if begins_at_growing else scanned[-1].next
     else:
-        following = planned.growing if merged else None
-    return MergeStep(following, bool(merged), is_last=not (is_cut or beyond))
+        following = planned.growing if has_merged else None
+    return MergeStep(following, has_merged, is_last=not (is_cut or beyond))
 
 
 def _within(runs: Sequence[Sequence[BlockRecord]], limit: int) -> Iterator[Sequence[BlockRecord]]:
@@ -214,8 +220,9 @@ def _merged(topic: int, run: Sequence[tuple[BlockRecord, bytes | None]]) -> Bloc
         return None
 
 
-def _replace(transaction: Writing, run: Sequence[BlockRecord], block: Block, value: bytes) -> None:
-    """Store a merged block in place of its parts, unless some part was deleted or merged meanwhile.
+def _replace(transaction: Writing, run: Sequence[BlockRecord], block: Block, value: bytes) -> bool:
+    """Store a merged block in place of its parts.  Return False, and do nothing, if some part was deleted or
+    merged meanwhile.
 
     The parts were read before this transaction began.  A server runs no deletion of the same level in
     between, but other users of this package may.
@@ -223,7 +230,7 @@ def _replace(transaction: Writing, run: Sequence[BlockRecord], block: Block, val
     topic = block.topic
     keys = [block_key(topic, info.first) for info in run]
     if any(transaction.get(INDEX, key) != pack_info(key, info) for key, info in zip(keys, run, strict=True)):
-        return
+        return False
     for key in keys[1:]:
         transaction.delete(INDEX, key)
         transaction.delete(BLOCKS, key)
@@ -233,3 +240,4 @@ def _replace(transaction: Writing, run: Sequence[BlockRecord], block: Block, val
     extent = extent_of(transaction, topic)
     saved = sum(part.bytes for part in run) - info.bytes
     put_extent(transaction, topic, replace(extent, bytes=extent.bytes - saved))
+    return True

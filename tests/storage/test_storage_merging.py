@@ -6,7 +6,14 @@ from storage_helpers import NOON, bodies_of, heads_of, merge_all, numbered, read
 import omq_storage.merging
 from omq_storage.blocks import Block, encode, pack
 from omq_storage.environment import Environment
-from omq_storage.merging import BLOCKS_IN_STEP, MERGED_BYTES, MERGED_MESSAGES, SmallBlocks
+from omq_storage.merging import (
+    BLOCKS_IN_STEP,
+    MERGED_BYTES,
+    MERGED_MESSAGES,
+    MOST_PASSES,
+    MergeStep,
+    SmallBlocks,
+)
 
 
 def test_merging_makes_large_blocks_of_small_ones(environment: Environment) -> None:
@@ -116,6 +123,20 @@ def test_blocks_of_all_steps_are_merged_with_one_another(environment: Environmen
     assert len(environment.blocks(1, 0)) <= 5
 
 
+def test_a_merge_ends_although_blocks_are_appended_as_quickly() -> None:
+    steps = 0
+
+    def merge(start: int) -> MergeStep:
+        nonlocal steps
+        steps += 1
+        return MergeStep(start + 1 if steps % 5 else None, has_merged=True, is_last=steps % 5 == 0)
+
+    blocks = SmallBlocks(merge, 0)
+    while blocks.step():
+        pass
+    assert steps == 5 * MOST_PASSES
+
+
 @pytest.mark.parametrize("kept", [20, 1000])
 def test_a_block_deleted_during_its_merge_stays_deleted(
     environment: Environment, monkeypatch: pytest.MonkeyPatch, kept: int
@@ -131,7 +152,7 @@ def test_a_block_deleted_during_its_merge_stays_deleted(
         return pack(block)
 
     monkeypatch.setattr(omq_storage.merging, "pack", delete_first)
-    environment.merge_small(1, 0)
+    assert not environment.merge_small(1, 0).has_merged
     monkeypatch.undo()
     expected = [(message, body) for message, body in bodies_of([numbered(1, 0, 100)]) if message >= kept]
     assert bodies_of(read_all(environment, 1)) == expected
