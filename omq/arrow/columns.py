@@ -39,7 +39,9 @@ class Columns:
     """Makes record batches with the selected columns of one topic."""
 
     def __init__(self, schema: Any, topic: str) -> None:
-        """Create columns. `schema`: the selected columns, as an Arrow schema."""
+        """Create columns. `schema`: the selected columns, as an Arrow schema. `key` and `value` are binary or
+        strings; nothing checks that these are UTF-8.
+        """
         self._schema = schema
         self._columns = [_column(field.name, field.type, topic) for field in schema]
         self._rows = 0
@@ -85,13 +87,13 @@ class _Column(Protocol):
 def _column(name: str, type_: Any, topic: str) -> _Column:
     match name:
         case "value":
-            return _Bodies() if codec.COMPILED else _Joined(_values)
+            return _Bodies(type_) if codec.COMPILED else _Joined(partial(_values, type_=type_))
         case "offset":
             return _Offsets()
         case "timestamp":
             return _Joined(_timestamps)
         case "key":
-            return _Joined(_keys)
+            return _Joined(partial(_keys, type_=type_))
         case "headers":
             return _Joined(partial(_headers, type_=type_))
         case "topic":
@@ -168,7 +170,8 @@ def _ids(first: int, count: int) -> Any:
 class _Bodies:
     """Copies bodies directly into the memory of their array, with the compiled codec."""
 
-    def __init__(self) -> None:
+    def __init__(self, type_: Any) -> None:
+        self._type = type_
         self._octets = self._bounds = pa.py_buffer(b"")
         self._rows = 0
         self._size = 0
@@ -193,7 +196,7 @@ class _Bodies:
     def take(self) -> Any:
         self._octets.resize(self._size)
         self._bounds.resize(numbers.SIZE * (self._rows + 1))
-        made = pa.Array.from_buffers(pa.binary(), self._rows, [None, self._bounds, self._octets])
+        made = pa.Array.from_buffers(self._type, self._rows, [None, self._bounds, self._octets])
         self._octets = self._bounds = pa.py_buffer(b"")
         self._rows = self._size = 0
         return made
@@ -204,9 +207,9 @@ def _body_octets(block: Block, begin: int, count: int) -> int:
     return end - numbers.number(block.offsets, begin) - FRAME_HEADER * count
 
 
-def _values(block: Block, begin: int, count: int) -> Any:
+def _values(block: Block, begin: int, count: int, type_: Any) -> Any:
     frames = _strings(block.offsets, block.frames, block.count).slice(begin, count)
-    return pc.binary_slice(frames, FRAME_HEADER, OFFSETS_LIMIT)
+    return pc.binary_slice(frames, FRAME_HEADER, OFFSETS_LIMIT).view(type_)
 
 
 def _timestamps(block: Block, begin: int, count: int) -> Any:
@@ -219,18 +222,18 @@ def _timestamps(block: Block, begin: int, count: int) -> Any:
     return times.cast(pa.timestamp("us", "UTC"))
 
 
-def _keys(block: Block, begin: int, count: int) -> Any:
+def _keys(block: Block, begin: int, count: int, type_: Any) -> Any:
     """Return the routing keys; null for a message without one."""
     if block.heads is None:
-        return pa.nulls(count, pa.binary())
+        return pa.nulls(count, type_)
     heads = _strings(block.heads.offsets, block.heads.octets, block.count).slice(begin, count)
     # Comparing two octets of each head shows for most blocks that no message has a key.
     plain = pc.equal(pc.binary_slice(heads, 0, len(NO_NAMES)), pa.scalar(NO_NAMES, pa.binary()))
     nothing = pc.equal(pc.binary_length(heads), 0)
     if pc.all(pc.or_(plain, nothing)).as_py():
-        return pa.nulls(count, pa.binary())
+        return pa.nulls(count, type_)
     keys = [(routing_key(head) or None) if head else None for head in heads.to_pylist()]
-    return pa.array(keys, pa.binary())
+    return pa.array(keys, pa.binary()).view(type_)
 
 
 def _headers(block: Block, begin: int, count: int, type_: Any) -> Any:

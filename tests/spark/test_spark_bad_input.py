@@ -126,10 +126,15 @@ def test_options_that_make_no_sense(options: dict[str, str], sentence: str) -> N
 def test_bad_options_are_refused_before_any_task(spark: SparkSession) -> None:
     text = refusal(spark, **NOWHERE, path="/tmp", subscribe="t")
     assert "omq.servers and path exclude each other" in text
-    with pytest.raises(PySparkException, match="The column 'value' is binary, not string: cast it later"):
-        spark.read.format("omq").schema("value string").options(**spelled(NOWHERE)).option(
-            "subscribe", "t"
-        ).load().count()
+    for schema, sentence in (
+        ("value int", "The column 'value' is binary or string, not int: cast it later"),
+        ("topic binary", "The column 'topic' is string, not binary: cast it later"),
+        ("key string not null", "The column 'key' is null for some messages: omit NOT NULL"),
+    ):
+        with pytest.raises(PySparkException, match=sentence):
+            spark.read.format("omq").schema(schema).options(**spelled(NOWHERE)).option(
+                "subscribe", "t"
+            ).load().count()
 
 
 # -- topics and places --------------------------------------------------------------------------------------

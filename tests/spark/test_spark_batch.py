@@ -18,7 +18,7 @@ from made_stores import NOON, SECOND, Topic, body, make_store
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from serving_stores import Serving, serving
-from spark_helpers import offsets, plan_of, reading, rows
+from spark_helpers import offsets, plan_of, reading, rows, spelled
 from worker_functions import Light
 
 from omq.protocol.amqp import head as stored_head
@@ -142,6 +142,36 @@ def test_columns_are_chosen_by_the_schema(spark: SparkSession, served: Serving, 
     frame = reader.options(**options).option("subscribe", "strong").load()
     assert frame.columns == ["timestamp", "offset"]
     assert rows(frame, "offset", "timestamp") == [(message, at(message)) for message in range(1, 5)]
+
+
+@BOTH
+def test_octets_are_read_as_strings_where_the_schema_says_so(
+    spark: SparkSession, tmp_path: Path, way: str
+) -> None:
+    """With the octets that a cast gives, also where they are not UTF-8; several blocks in one batch."""
+    bodies = ["Grüße".encode(), b"", b"\xff\xfe\x00half \xe2\x82", b"x" * 5000]
+    heads = {1: stored_head.encode(Head(b"", "Schlüssel".encode(), Properties()))}
+    with serving(make_store(tmp_path / "store", texts=Topic([1], heads=heads))) as server:
+        for each in bodies:
+            server.publish("texts", [each])
+
+        def read(schema: str) -> DataFrame:
+            here = spelled({**place(server, way), "subscribe": "texts"})
+            return spark.read.format("omq").schema(schema).options(**here).load()
+
+        strings, octets = (
+            read("offset LONG, key STRING, value STRING"),
+            read("offset LONG, key BINARY, value BINARY"),
+        )
+        assert strings.schema.simpleString() == "struct<offset:bigint,key:string,value:string>"
+        columns = "offset", "cast(key AS BINARY) key", "cast(value AS BINARY) value"
+        found = rows(strings.selectExpr(*columns), "offset", "key", "value")
+        assert found == rows(octets, "offset", "key", "value")
+        assert [row[2] for row in found[1:]] == bodies
+        assert found[0][1] == "Schlüssel".encode()
+        cast = octets.selectExpr("offset", "cast(key AS STRING) key", "cast(value AS STRING) value")
+        assert strings.exceptAll(cast).count() == 0
+        assert strings.count() == 5
 
 
 def test_a_store_is_read_beside_its_server_and_after_it(spark: SparkSession, tmp_path: Path) -> None:

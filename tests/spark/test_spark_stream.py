@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
-from made_stores import NOON, Topic, make_store
+from made_stores import NOON, Topic, body, make_store
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
@@ -92,6 +92,17 @@ def test_all_that_is_there_in_micro_batches_and_on_from_the_checkpoint(
         assert query.run(streaming(spark, **options)) == [5]
         assert sum(query.run(streaming(spark, **options))) == 0
         assert query.found(spark) == numbered(1, 10, "news") + numbered(1, 35)
+
+
+def test_a_stream_has_strings_where_its_schema_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    with serving(make_store(tmp_path / "store", prices=Topic([3]))) as server:
+        options = {"servers": server.address, "subscribe": "prices", "startingOffsets": "earliest"}
+        source = spark.readStream.format("omq").schema("topic STRING, offset LONG, value STRING")
+        assert sum(query.run(source.options(**spelled(options)).load())) == 3
+    written = spark.read.parquet(str(query.output))
+    assert written.schema["value"].dataType.simpleString() == "string"
+    assert rows(written, "offset", "value") == [(n, body(n).decode()) for n in (1, 2, 3)]
 
 
 def test_a_running_query_reads_new_messages(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A data source that does nothing, to measure Spark's own cost for rows from Python."""
 
+import base64
 import os
 from collections.abc import Iterator, MutableMapping
 from typing import Any
@@ -14,8 +15,8 @@ BATCH_OCTETS = 512 << 10
 
 
 class ConstantSource(DataSource):
-    """Rows (offset, value), whose number and size are the options `rows` and `octets`, in `parts` tasks: each
-    task repeats one record batch.
+    """Rows (offset, value) of letters, whose number and size are the options `rows` and `octets`, in `parts`
+    tasks: each task repeats one record batch. `value` is binary, or a string if the schema of a read says so.
     """
 
     @classmethod
@@ -26,11 +27,12 @@ class ConstantSource(DataSource):
         return "offset LONG, value BINARY"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self.options)
+        return _Reader(self.options, schema)
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, options: MutableMapping[str, str]) -> None:
+    def __init__(self, options: MutableMapping[str, str], schema: StructType) -> None:
+        self._schema = schema
         self._rows, self._octets, self._parts = (int(options[name]) for name in ("rows", "octets", "parts"))
         freeze_loaded_modules()
 
@@ -39,15 +41,15 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
 
         freeze_loaded_modules()
         part = int(partition.value)
         left = self._rows * (part + 1) // self._parts - self._rows * part // self._parts
         count = max(1, BATCH_OCTETS // self._octets)
-        values = [os.urandom(self._octets) for _ in range(count)]
-        batch = pa.RecordBatch.from_pydict(
-            {"offset": pa.array(range(count), pa.int64()), "value": pa.array(values, pa.binary())}
-        )
+        values = [base64.b64encode(os.urandom(self._octets))[: self._octets].decode() for _ in range(count)]
+        columns = {"offset": list(range(count)), "value": values}
+        batch = pa.RecordBatch.from_pydict(columns, to_arrow_schema(self._schema))
         while left:
             yield batch.slice(0, min(left, count))
             left -= min(left, count)
