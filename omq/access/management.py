@@ -112,7 +112,11 @@ class Management:
         queues = (driver for driver in self._catalogue.in_turn() if isinstance(driver, QueueDriver))
         found = await self._page(queues, first, lambda driver: (driver.topic.topic,), lambda driver: driver)
         slices = Slices()
-        return tuple([queue_info(driver, await driver.oldest_ms(slices)) for driver in found])
+        infos = []
+        for driver in found:
+            await slices.step()
+            infos.append(queue_info(driver, await driver.oldest_ms(slices)))
+        return tuple(infos)
 
     async def _list_exchanges(self, first: int) -> tuple[management.ExchangeInfo, ...]:
         exchanges = iter(self._exchanges.declared())

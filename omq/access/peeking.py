@@ -7,6 +7,7 @@ from omq.drivers.browsing import undone_from
 from omq.drivers.problems import for_clients
 from omq.drivers.queue import QueueDriver
 from omq.drivers.reasons import Refused
+from omq.drivers.slices import Slices
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
 from omq_storage.blocks import FRAME_HEADER, Block
@@ -20,7 +21,9 @@ async def peeked(driver: QueueDriver, first: int, count: int) -> tuple[managemen
     """Return messages from an id on that are not done. Raises Refused."""
     shown: list[management.MessageInfo] = []
     block: Block | None = None
+    slices = Slices()
     for id, _ in islice(await undone_from(driver, first), count):
+        await slices.step()
         if block is None or not block.first <= id < block.next:
             try:
                 block = await driver.peek(id)

@@ -30,6 +30,9 @@ from omq.model import Topic
 TOPICS_A_FRAME = 50
 """The greatest number of topics in one Statistics.t: about half a millisecond of work."""
 
+LINES_A_FRAME = 10
+"""The greatest number of lines of the log in one Statistics.t: a line may need many escapes."""
+
 IDS_A_FRAME = 1000
 """The greatest number of deleted topics in one Statistics.t."""
 
@@ -125,9 +128,10 @@ class Watcher:
         if self.watch.are_all:
             yield self._watches.administered.totals(self._watches.used)
             lines = self._watches.administered.warnings(self.line)
-            if lines:
-                self.line = lines[-1].number
-                yield watching.Warnings(lines)
+            for start in range(0, len(lines), LINES_A_FRAME):
+                some = lines[start : start + LINES_A_FRAME]
+                self.line = some[-1].number
+                yield watching.Warnings(some)
         for start in range(0, len(gone), IDS_A_FRAME):
             yield watching.Gone(tuple(gone[start : start + IDS_A_FRAME]))
         while changed:

@@ -20,6 +20,7 @@ from omq.model import Delivery, Persistence, Persistent, Sync, Transient
 from omq.protocol.amqp.fields import Array, LongString, Table
 from omq.protocol.amqp.head import Head, encode
 from omq.protocol.amqp.properties import Properties
+from omq.protocol.omq.types import Managed
 from omq_storage.batches import Bodies
 from omq_storage.environment import Environment, Extent
 
@@ -579,6 +580,22 @@ async def test_lists_have_only_what_a_client_may_know(store: Path) -> None:
                 answer = await client.manage(request)
                 assert isinstance(answer, m.Queues | m.Exchanges | m.Bindings)
                 assert answer.list == ()
+
+
+async def test_long_lists_are_answered_in_short_steps(host: InProcess, client: Client) -> None:
+    for number in range(100):
+        options = (m.Change(b"max_length", b"%d" % (1000 + number)), m.Change(b"ttl_ms", b"60000"))
+        await client.manage(m.DeclareQueue(b"queue-%d" % number, b"weak", options))
+    await client.publish_many(b"queue-0", [b"%d" % number * 5000 for number in range(100)])
+    await client.confirm()
+    raw = await host.connect()
+    for request in (b"List_queues (first 0)", b"Peek (queue queue-0)(first 0)(count 100)"):
+        with counted_calls() as calls:
+            frame = await raw.ask(b"(Manage (%s))" % request)
+        assert isinstance(frame, Managed)
+        assert isinstance(frame.answer, m.Queues | m.Messages)
+        assert len(frame.answer.list) == 100
+        assert calls.longest < 4000, request  # 23,000 and 8,600 in one step
 
 
 async def test_many_messages_are_moved_in_short_steps(host: InProcess, client: Client) -> None:

@@ -5,7 +5,7 @@ fields, an option as `()` or `(value)`, a tuple as a list.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -16,6 +16,10 @@ import msgspec
 from omq.protocol.omq.atoms import atom, joined
 from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_of_sexp, string_of_sexp
 from omq.protocol.omq.sexp import Sexp, SexpError, read_one
+from omq.protocol.steps import Steps
+
+STEP_OCTETS = 2 << 10
+"""The number of printed octets after which printing in steps pauses."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +73,46 @@ class Derived:
             case tuple():
                 return b"(%s)" % joined([self.octets(each) for each in value])
         assert isinstance(value, msgspec.Struct)
-        kind = type(value)
-        named = kind not in self.tuples and kind not in self.with_argument
+        return self._joined(type(value), [self._field_octets(*field) for field in _values(value)])
+
+    def printing(self, value: object) -> Steps[bytes]:
+        """Print a value as `octets` does, in steps: each prints some elements of a list."""
+        if isinstance(value, tuple):
+            elements: list[bytes] = []
+            octets = 0
+            for each in value:
+                if octets >= STEP_OCTETS:
+                    octets = 0
+                    yield
+                elements.append(self.octets(each))
+                octets += len(elements[-1])
+            return b"(%s)" % joined(elements)
+        if not isinstance(value, msgspec.Struct):
+            return self.octets(value)
+        fields: list[bytes] = []
+        for found, is_option in _values(value):
+            is_list = isinstance(found, tuple)
+            fields.append(
+                (yield from self.printing(found)) if is_list else self._field_octets(found, is_option)
+            )
+        return self._joined(type(value), fields)
+
+    def _field_octets(self, found: object, is_option: bool) -> bytes:
+        if not is_option:
+            return self.octets(found)
+        return b"()" if found is None else b"(%s)" % self.octets(found)
+
+    def _joined(self, kind: type, fields: Sequence[bytes]) -> bytes:
+        """Join the printed fields of a value of this kind."""
         parts: list[bytes] = []
-        for name, (_, is_option) in _fields(kind).items():
-            found = getattr(value, name.decode())
-            if not is_option:
-                inner = self.octets(found)
-            else:
-                inner = b"()" if found is None else b"(%s)" % self.octets(found)
-            parts.append(b"(%s)" % joined([name, inner]) if named else inner)
         if kind not in self.records and kind not in self.tuples:
-            if not parts:
+            if not fields:
                 return _constructor(kind)
-            parts.insert(0, _constructor(kind))
+            parts.append(_constructor(kind))
+        if kind in self.tuples or kind in self.with_argument:
+            parts += fields
+        else:
+            parts += [b"(%s)" % joined(named) for named in zip(_fields(kind), fields, strict=True)]
         return b"(%s)" % joined(parts)
 
     def read_variant(self, kinds: tuple[type, ...], payload: bytes, what: str) -> object:
@@ -165,6 +195,12 @@ def _bool(sexp: Sexp) -> bool:
 
 
 _ATOMS: dict[object, Callable[[Sexp], object]] = {bytes: string_of_sexp, int: int64_of_sexp, bool: _bool}
+
+
+def _values(value: msgspec.Struct) -> Iterator[tuple[object, bool]]:
+    """Yield the value of each field, and whether it is an option."""
+    for name, (_, is_option) in _fields(type(value)).items():
+        yield getattr(value, name.decode()), is_option
 
 
 @lru_cache(maxsize=64)

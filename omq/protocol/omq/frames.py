@@ -16,14 +16,14 @@ from typing import TypeVar, assert_never
 
 from omq.model import DEFAULT_MAX_BODY, Topic
 from omq.protocol.omq import block_lists, commands
-from omq.protocol.omq.management import answer_octets, read_answer
+from omq.protocol.omq.management import printing_answer, read_answer
 from omq.protocol.omq.statistics import (
-    connections_octets,
+    printing_connections,
+    printing_subscribers,
     read_connections,
     read_statistics,
     read_subscribers,
     statistics_octets,
-    subscribers_octets,
 )
 from omq.protocol.omq.types import (
     BlockList,
@@ -45,6 +45,7 @@ from omq.protocol.omq.types import (
     Unsubscribed,
     Watched,
 )
+from omq.protocol.steps import Steps, finished
 from omq_storage import codec
 
 T = TypeVar("T")
@@ -166,16 +167,25 @@ def encode(frame: Frame) -> bytes:
             return _framed(FrameType.DELETED, commands.topic_sexp(named))
         case BlockList(blocks):
             return _framed(FrameType.BLOCKS, block_lists.write(blocks))
-        case Managed(answer):
-            return _framed(FrameType.MANAGED, answer_octets(answer))
+        case Managed() | ConnectionList() | SubscriberList():
+            return finished(encoding(frame))
         case Watched(statistics):
             return _framed(FrameType.STATISTICS, statistics_octets(statistics))
-        case ConnectionList(connections):
-            return _framed(FrameType.CONNECTIONS, connections_octets(connections))
-        case SubscriberList(subscribers):
-            return _framed(FrameType.SUBSCRIBERS, subscribers_octets(subscribers))
         case Done(count):
             return _framed(FrameType.DONE, _I64.pack(count))
+        case _:
+            assert_never(frame)
+
+
+def encoding(frame: Managed | ConnectionList | SubscriberList) -> Steps[bytes]:
+    """Encode a frame as `encode` does, in steps: its list may have many long records."""
+    match frame:
+        case Managed(answer):
+            return _framed(FrameType.MANAGED, (yield from printing_answer(answer)))
+        case ConnectionList(connections):
+            return _framed(FrameType.CONNECTIONS, (yield from printing_connections(connections)))
+        case SubscriberList(subscribers):
+            return _framed(FrameType.SUBSCRIBERS, (yield from printing_subscribers(subscribers)))
         case _:
             assert_never(frame)
 

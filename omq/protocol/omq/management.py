@@ -10,6 +10,7 @@ from omq import management
 from omq.management import Answer, Request
 from omq.protocol.omq.derived import Derived
 from omq.protocol.omq.sexp import Sexp
+from omq.protocol.steps import Steps
 
 _DERIVED = Derived(
     records=(
@@ -36,9 +37,9 @@ def sexp_of_request(request: Request) -> Sexp:
     return _DERIVED.sexp(request)
 
 
-def answer_octets(answer: Answer) -> bytes:
-    """Encode the payload of a Managed frame."""
-    return _DERIVED.octets(answer)
+def printing_answer(answer: Answer) -> Steps[bytes]:
+    """Encode the payload of a Managed frame, in steps."""
+    return _DERIVED.printing(answer)
 
 
 def read_answer(payload: bytes) -> Answer:

@@ -10,6 +10,7 @@ from omq.protocol.omq.derived import Derived
 from omq.protocol.omq.sexp import Sexp
 from omq.protocol.omq.topics import identity_fields
 from omq.protocol.omq.variants import delivery_of_sexp, persistence_of_sexp
+from omq.protocol.steps import Steps
 
 _DERIVED = Derived(
     records=(
@@ -36,9 +37,9 @@ def read_statistics(payload: bytes) -> watching.Statistics:
     return cast(watching.Statistics, _DERIVED.read_variant(_STATISTICS, payload, "a Statistics.t"))
 
 
-def connections_octets(connections: tuple[watching.ConnectionInfo, ...]) -> bytes:
-    """Encode the payload of a Connections frame."""
-    return _DERIVED.octets(connections)
+def printing_connections(connections: tuple[watching.ConnectionInfo, ...]) -> Steps[bytes]:
+    """Encode the payload of a Connections frame, in steps."""
+    return _DERIVED.printing(connections)
 
 
 def read_connections(payload: bytes) -> tuple[watching.ConnectionInfo, ...]:
@@ -47,9 +48,9 @@ def read_connections(payload: bytes) -> tuple[watching.ConnectionInfo, ...]:
     return cast(tuple[watching.ConnectionInfo, ...], found)
 
 
-def subscribers_octets(subscribers: tuple[watching.SubscriberInfo, ...]) -> bytes:
-    """Encode the payload of a Subscribers frame."""
-    return _DERIVED.octets(subscribers)
+def printing_subscribers(subscribers: tuple[watching.SubscriberInfo, ...]) -> Steps[bytes]:
+    """Encode the payload of a Subscribers frame, in steps."""
+    return _DERIVED.printing(subscribers)
 
 
 def read_subscribers(payload: bytes) -> tuple[watching.SubscriberInfo, ...]:

@@ -279,13 +279,15 @@ class Commands:
                 # It reads the messages that were published before it, and no later command waits for it.
                 self._replies.after(partial(self._fetches.add, command, session.archive(topic)))
             case types.Manage(request):
-                self._replies.add(types.Managed(await self._management.perform(request)))
+                await self._replies.add_list(types.Managed(await self._management.perform(request)))
             case types.Watch(period):
                 self._watching.watch(self._administration, period)
             case types.Connections(first):
-                self._replies.add(types.ConnectionList(await self._administration.connections(first)))
+                found = await self._administration.connections(first)
+                await self._replies.add_list(types.ConnectionList(found))
             case types.Subscribers(topic):
-                self._replies.add(types.SubscriberList(await self._administration.subscribers(topic)))
+                furthest = await self._administration.subscribers(topic)
+                await self._replies.add_list(types.SubscriberList(furthest))
             case types.Disconnect(connection):
                 self._replies.add(types.Done(self._administration.disconnect(connection)))
             case types.Purge(topic):

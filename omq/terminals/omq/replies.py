@@ -17,10 +17,11 @@ from omq.drivers.reasons import Failure
 from omq.drivers.routed import RoutedPost
 from omq.drivers.seam import Unavailable
 from omq.drivers.signal import Signal
-from omq.protocol.omq.frames import encode
+from omq.protocol.omq.frames import encode, encoding
 from omq.protocol.omq.sentences import gone, sentence
-from omq.protocol.omq.types import Confirmed, Error, Frame
+from omq.protocol.omq.types import Confirmed, ConnectionList, Error, Frame, Managed, SubscriberList
 from omq.terminals.connection.last_outcomes import settled
+from omq.terminals.connection.turns import in_turns
 from omq.terminals.omq.long_answers import LongAnswer
 
 COLLECTED_OCTETS = 64 << 10
@@ -137,6 +138,10 @@ class Replies:
     def add(self, frame: Frame, then: Callable[[], None] | None = None) -> None:
         """Answer with a frame. Call `then` when the frame is about to be sent."""
         self._answer(encode(frame), then)
+
+    async def add_list(self, frame: Managed | ConnectionList | SubscriberList) -> None:
+        """Answer with a frame that has a list. Other tasks run while it is encoded."""
+        self._answer(await in_turns(encoding(frame)), None)
 
     def after(self, then: Callable[[], None]) -> None:
         """Call `then` when everything before it is answered. It has no answer in this queue."""
