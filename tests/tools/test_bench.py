@@ -88,6 +88,7 @@ MANY = {
     "queues-weak-1k": "omq-lines",
     "crowd-1k": "omq-lines",
     "crowd-weak-1k": "omq-lines",
+    "in-turn-16": "omq-lines",
     "burst-100": "omq-lines",
     "latency-beside-1k": "omq",
     "confirm-strong": "omq-lines",

@@ -10,6 +10,7 @@ from functools import partial
 
 from around import around, first_round, rounds, topic_names
 from cases import confirmation, cores, latency
+from in_turn import in_turn
 from measure import (
     Due,
     Sample,
@@ -357,6 +358,10 @@ CASES: dict[str, Case] = {
         for level, kind in (("", Kind.LIVE), ("-weak", Kind.WEAK))
         for word, count in THOUSANDS.items()
     },
+    **{
+        f"in-turn-{clients}": Case(Kind.LIVE, RATE, partial(in_turn, clients=clients))
+        for clients in (16, 256)
+    },
     "burst-1": Case(Kind.LIVE, LOST, partial(burst, count=1)),
     "burst-1-to-8": Case(Kind.LIVE, LOST, partial(burst, count=1, subscribers=8)),
     "burst-100": Case(Kind.LIVE, LOST, partial(burst, count=100)),
@@ -378,6 +383,7 @@ many topics and connections (--many):
   queues-weak-N        the same, stored until they are done (the peers do not store)
   crowd-N              100 publishers with transient topics of their own, N together; a subscriber of all
   crowd-weak-N         100 publishers with stored topics of their own, until confirmed
+  in-turn-N            N clients, each of which publishes the next message when the last one has arrived
   burst-N              47 MB from 100 publishers to N transient topics, as fast as they are taken: how much
                        of it a subscriber that always reads did not get (-to-8: the worst of 8)
   burst-100-steady     the same to a subscriber that reads 64 KiB every five milliseconds

@@ -306,7 +306,7 @@ class OmqLines(OmqSystem):
     name = "omq-lines"
 
     def lacks(self, case: str) -> str | None:
-        by_lines = ("latency", "topics", "queues", "crowd", "burst", "first", "confirm")
+        by_lines = ("latency", "topics", "queues", "crowd", "in-turn", "burst", "first", "confirm")
         measured = case == "live-1-1" or case.startswith(by_lines)
         return None if measured else "measured with messages through DMP"
 
