@@ -17,10 +17,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar, assert_never
 
-import trio
-
 from omq import management
-from omq.access.management_records import binding_info, changed, exchange_info, queue_info, table
+from omq.access.management_records import (
+    binding_info,
+    changed,
+    exchange_info,
+    octets_of_arguments,
+    queue_info,
+    table,
+)
 from omq.access.moving import move
 from omq.access.peeking import peeked
 from omq.access.rights import Right
@@ -46,8 +51,8 @@ R = TypeVar("R")
 MOST_RECORDS = 100
 """The most records in one answer: a list takes several."""
 
-ITEMS_A_STEP = 64
-"""The number of items of a list after which the other connections have their turn."""
+LISTED_OCTETS = 64 << 10
+"""The octets of arguments of bindings with which an answer ends, before it has so many records."""
 
 _PERSISTENCES = {name.encode(): persistence for name, persistence in PERSISTENCES.items()}
 """The persistences by the octets of their names in a request."""
@@ -123,28 +128,38 @@ class Management:
         return await self._page(exchanges, first, lambda exchange: (exchange.name,), exchange_info)
 
     async def _bindings(self, first: int) -> tuple[management.BindingInfo, ...]:
-        bindings = self._exchanges.each_binding()
         return await self._page(
-            bindings, first, lambda binding: (binding.source, binding.destination.name), binding_info
+            self._exchanges.each_binding(),
+            first,
+            lambda binding: (binding.source, binding.destination.name),
+            binding_info,
+            octets_of_arguments,
         )
 
     async def _page(
-        self, items: Iterator[T], first: int, names: Callable[[T], tuple[bytes, ...]], info: Callable[[T], R]
+        self,
+        items: Iterator[T],
+        first: int,
+        names: Callable[[T], tuple[bytes, ...]],
+        info: Callable[[T], R],
+        octets: Callable[[R], int] | None = None,
     ) -> tuple[R, ...]:
         """Return the records of items from this index on, of those whose names the client may know. The other
-        connections have their turns meanwhile.
+        connections have their turns meanwhile. `octets` says how long a record is, if it can be long.
         """
         sees = self._session.rights.sees
         found: list[R] = []
-        for number, item in enumerate(items):
-            if not number % ITEMS_A_STEP:
-                await trio.lowlevel.checkpoint()
+        left = LISTED_OCTETS
+        slices = Slices()
+        for item in items:
+            await slices.step()
             if not all(map(sees, names(item))):
                 continue
             if first:
                 first -= 1
-            elif len(found) < MOST_RECORDS:
+            elif len(found) < MOST_RECORDS and left > 0:
                 found.append(info(item))
+                left -= 0 if octets is None else octets(found[-1])
             else:
                 break
         return tuple(found)

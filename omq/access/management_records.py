@@ -71,6 +71,21 @@ def binding_info(binding: Binding) -> management.BindingInfo:
     )
 
 
+def octets_of_arguments(info: management.BindingInfo) -> int:
+    """Return the octets of the arguments of a binding, as an answer has them before they are printed."""
+    return sum(len(each.name) + _octets(each.value) for each in info.arguments)
+
+
+def _octets(value: management.Value) -> int:
+    match value:
+        case management.String(octets) | management.Other(octets):
+            return len(octets)
+        case management.Int() | management.Bool() | management.Void():
+            return 1
+        case _:
+            assert_never(value)
+
+
 def _shown(value: Value) -> management.Value:
     match value:
         case LongString(octets):

@@ -16,14 +16,22 @@ from omq_storage.errors import StoreError
 MOST_SHOWN = 4096
 """The most octets of a body that Peek shows."""
 
+SHOWN_OCTETS = 64 << 10
+"""The octets of bodies with which an answer ends, before it has as many messages as were asked for."""
+
 
 async def peeked(driver: QueueDriver, first: int, count: int) -> tuple[management.MessageInfo, ...]:
-    """Return messages from an id on that are not done. Raises Refused."""
+    """Return messages from an id on that are not done: at most `count`, and of long ones fewer. Raises
+    Refused.
+    """
     shown: list[management.MessageInfo] = []
     block: Block | None = None
+    left = SHOWN_OCTETS
     slices = Slices()
     for id, _ in islice(await undone_from(driver, first), count):
         await slices.step()
+        if left <= 0:
+            break
         if block is None or not block.first <= id < block.next:
             try:
                 block = await driver.peek(id)
@@ -34,6 +42,7 @@ async def peeked(driver: QueueDriver, first: int, count: int) -> tuple[managemen
         frame, octets = block.frame(id), block.head(id)
         head = heads.decode(octets) if octets else Head(routing_key=driver.topic.topic)
         body = bytes(frame[FRAME_HEADER : FRAME_HEADER + MOST_SHOWN])
+        left -= len(body)
         shown.append(
             management.MessageInfo(id, len(frame) - FRAME_HEADER, body, head.exchange, head.routing_key)
         )

@@ -350,6 +350,19 @@ def test_a_queue_whose_first_messages_are_done_is_shown_page_by_page(
     page.sees(".browse .counts", "Messages 471 to 520,")
 
 
+def test_a_page_of_long_messages_of_a_queue_takes_several_answers(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    client.declare("heavy", Delivery.ROUND_ROBIN)
+    publish(client, "heavy", *(f"job {number} {'x' * 6000}" for number in range(1, 61)))
+    page.open(origin(server), "#/topics/heavy")
+    page.click(".browse button", "Oldest")
+    page.sees(".browse .counts", "Messages 1 to 50, the newest is 60")
+    page.click(".browse button", "Newest")
+    page.sees(".browse .counts", "Messages 11 to 60,")
+    client.delete("heavy")
+
+
 def test_a_message_of_a_queue_that_is_too_long_to_be_shown_is_told(
     page: Page, client: blocking.Client, server: RunningServer
 ) -> None:

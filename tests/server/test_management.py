@@ -586,7 +586,7 @@ async def test_long_lists_are_answered_in_short_steps(host: InProcess, client: C
     for number in range(100):
         options = (m.Change(b"max_length", b"%d" % (1000 + number)), m.Change(b"ttl_ms", b"60000"))
         await client.manage(m.DeclareQueue(b"queue-%d" % number, b"weak", options))
-    await client.publish_many(b"queue-0", [b"%d" % number * 5000 for number in range(100)])
+    await client.publish_many(b"queue-0", [b"%d" % number * 100 for number in range(100)])
     await client.confirm()
     raw = await host.connect()
     for request in (b"List_queues (first 0)", b"Peek (queue queue-0)(first 0)(count 100)"):
@@ -596,6 +596,46 @@ async def test_long_lists_are_answered_in_short_steps(host: InProcess, client: C
         assert isinstance(frame.answer, m.Queues | m.Messages)
         assert len(frame.answer.list) == 100
         assert calls.longest < 4000, request  # 23,000 and 8,600 in one step
+
+
+async def test_an_answer_has_fewer_long_messages(client: Client) -> None:
+    await client.declare("jobs", Delivery.ROUND_ROBIN, STRONG)
+    sent = [b"%d" % number * 4096 for number in range(40)]
+    await client.publish_many("jobs", sent)
+    await client.confirm()
+    found: list[m.MessageInfo] = []
+    while more := await peek(client, b"jobs", len(found) + 1):
+        assert len(more) <= 16
+        found += more
+    assert [message.body for message in found] == [body[:4096] for body in sent]
+
+
+async def peek(client: Client, queue: bytes, first: int) -> tuple[m.MessageInfo, ...]:
+    answer = await client.manage(m.Peek(queue, first, 100))
+    assert isinstance(answer, m.Messages)
+    return answer.list
+
+
+async def test_an_answer_has_fewer_bindings_with_long_arguments(host: InProcess, client: Client) -> None:
+    await client.declare("q", Delivery.ROUND_ROBIN, Transient())
+    await client.manage(declare(b"orders", b"headers"))
+    names = [b"%03d" % number for number in range(60)]
+    for name in names:
+        await client.manage(bind(b"q", m.Argument(b"shop", m.String(name + bytes(3900)))))
+    found: list[m.BindingInfo] = []
+    raw = await host.connect()
+    while True:
+        with counted_calls() as calls:
+            frame = await raw.ask(b"(Manage (List_bindings (first %d)))" % len(found))
+        assert calls.longest < 2500
+        assert isinstance(frame, Managed)
+        assert isinstance(frame.answer, m.Bindings)
+        assert len(frame.answer.list) <= 17
+        if not frame.answer.list:
+            break
+        found += frame.answer.list
+    values = [binding.arguments[0].value for binding in found]
+    assert sorted(value.value[:3] for value in values if isinstance(value, m.String)) == names
 
 
 async def test_many_messages_are_moved_in_short_steps(host: InProcess, client: Client) -> None:

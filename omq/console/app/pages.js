@@ -13,7 +13,7 @@ const STEP = 5;
 const MOST_GAPS = 20;
 /** The most blocks in an answer to Blocks. */
 const MOST_BLOCKS = 4096;
-/** The most messages in an answer to Peek. */
+/** The most messages of a queue that are looked at for one range. */
 const MOST_PEEKED = 100;
 
 /**
@@ -54,15 +54,33 @@ const MOST_PEEKED = 100;
 export function queueSource(client, name) {
   return {
     async page(first) {
-      const messages = (await client.peek(name, { first, count: PAGE })).map(peeked);
+      const messages = (await peekedMessages(client, name, first, PAGE)).map(peeked);
       return { messages, end: messages.length ? messages[messages.length - 1].id + 1n : first, gaps: [], isCut: false };
     },
     async spans(first, end) {
-      const found = await client.peek(name, { first, count: MOST_PEEKED });
+      const found = await peekedMessages(client, name, first, MOST_PEEKED);
       const within = found.filter(({ id }) => id < end);
       return { spans: within.map(({ id, body }) => ({ first: id, count: 1, octets: body.length })), isWhole: within.length < MOST_PEEKED };
     },
   };
+}
+
+/**
+ * Show messages of a queue: an answer has fewer of long ones.
+ *
+ * @param {import("../client/omq.js").Client} client
+ * @param {string} name
+ * @param {bigint} first
+ * @param {number} count
+ */
+async function peekedMessages(client, name, first, count) {
+  const messages = await client.peek(name, { first, count });
+  while (messages.length && messages.length < count) {
+    const more = await client.peek(name, { first: messages[messages.length - 1].id + 1n, count: count - messages.length });
+    if (!more.length) break;
+    messages.push(...more);
+  }
+  return messages;
 }
 
 /**

@@ -5,7 +5,7 @@ fields, an option as `()` or `(value)`, a tuple as a list.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -16,10 +16,6 @@ import msgspec
 from omq.protocol.omq.atoms import atom, joined
 from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_of_sexp, string_of_sexp
 from omq.protocol.omq.sexp import Sexp, SexpError, read_one
-from omq.protocol.steps import Steps
-
-STEP_OCTETS = 2 << 10
-"""The number of printed octets after which printing in steps pauses."""
 
 
 @dataclass(frozen=True)
@@ -73,47 +69,47 @@ class Derived:
             case tuple():
                 return b"(%s)" % joined([self.octets(each) for each in value])
         assert isinstance(value, msgspec.Struct)
-        return self._joined(type(value), [self._field_octets(*field) for field in _values(value)])
+        kind = type(value)
+        named = kind not in self.tuples and kind not in self.with_argument
+        parts: list[bytes] = []
+        for name, found, is_option in _fields_of(value):
+            inner = self._field_octets(found, is_option)
+            parts.append(b"(%s)" % joined([name, inner]) if named else inner)
+        if kind not in self.records and kind not in self.tuples:
+            if not parts:
+                return _constructor(kind)
+            parts.insert(0, _constructor(kind))
+        return b"(%s)" % joined(parts)
 
-    def printing(self, value: object) -> Steps[bytes]:
-        """Print a value as `octets` does, in steps: each prints some elements of a list."""
+    def pieces(self, value: object) -> Iterator[bytes]:
+        """Yield the octets of a value in pieces: each takes microseconds, however long the lists are.
+
+        The elements of a list must be records or tuples, which need no space between them.
+        """
         if isinstance(value, tuple):
-            elements: list[bytes] = []
-            octets = 0
+            yield b"("
             for each in value:
-                if octets >= STEP_OCTETS:
-                    octets = 0
-                    yield
-                elements.append(self.octets(each))
-                octets += len(elements[-1])
-            return b"(%s)" % joined(elements)
-        if not isinstance(value, msgspec.Struct):
-            return self.octets(value)
-        fields: list[bytes] = []
-        for found, is_option in _values(value):
-            is_list = isinstance(found, tuple)
-            fields.append(
-                (yield from self.printing(found)) if is_list else self._field_octets(found, is_option)
-            )
-        return self._joined(type(value), fields)
+                yield from self.pieces(each)
+            yield b")"
+            return
+        if not isinstance(value, msgspec.Struct) or type(value) in self.tuples + self.with_argument:
+            yield self.octets(value)
+            return
+        kind = type(value)
+        yield b"(" if kind in self.records else b"(" + _constructor(kind)
+        for name, found, is_option in _fields_of(value):
+            if isinstance(found, tuple):
+                yield b"(" + name
+                yield from self.pieces(found)
+                yield b")"
+            else:
+                yield b"(%s)" % joined([name, self._field_octets(found, is_option)])
+        yield b")"
 
     def _field_octets(self, found: object, is_option: bool) -> bytes:
         if not is_option:
             return self.octets(found)
         return b"()" if found is None else b"(%s)" % self.octets(found)
-
-    def _joined(self, kind: type, fields: Sequence[bytes]) -> bytes:
-        """Join the printed fields of a value of this kind."""
-        parts: list[bytes] = []
-        if kind not in self.records and kind not in self.tuples:
-            if not fields:
-                return _constructor(kind)
-            parts.append(_constructor(kind))
-        if kind in self.tuples or kind in self.with_argument:
-            parts += fields
-        else:
-            parts += [b"(%s)" % joined(named) for named in zip(_fields(kind), fields, strict=True)]
-        return b"(%s)" % joined(parts)
 
     def read_variant(self, kinds: tuple[type, ...], payload: bytes, what: str) -> object:
         """Parse a constructor of these from the payload of a frame. Raises SexpError, which tells `what` it
@@ -197,10 +193,10 @@ def _bool(sexp: Sexp) -> bool:
 _ATOMS: dict[object, Callable[[Sexp], object]] = {bytes: string_of_sexp, int: int64_of_sexp, bool: _bool}
 
 
-def _values(value: msgspec.Struct) -> Iterator[tuple[object, bool]]:
-    """Yield the value of each field, and whether it is an option."""
+def _fields_of(value: msgspec.Struct) -> Iterator[tuple[bytes, object, bool]]:
+    """Yield the name and the value of each field, and whether it is an option."""
     for name, (_, is_option) in _fields(type(value)).items():
-        yield getattr(value, name.decode()), is_option
+        yield name, getattr(value, name.decode()), is_option
 
 
 @lru_cache(maxsize=64)

@@ -16,14 +16,14 @@ from typing import TypeVar, assert_never
 
 from omq.model import DEFAULT_MAX_BODY, Topic
 from omq.protocol.omq import block_lists, commands
-from omq.protocol.omq.management import printing_answer, read_answer
+from omq.protocol.omq.management import answer_pieces, read_answer
 from omq.protocol.omq.statistics import (
-    printing_connections,
-    printing_subscribers,
+    connection_pieces,
     read_connections,
     read_statistics,
     read_subscribers,
     statistics_octets,
+    subscriber_pieces,
 )
 from omq.protocol.omq.types import (
     BlockList,
@@ -49,6 +49,9 @@ from omq.protocol.steps import Steps, finished
 from omq_storage import codec
 
 T = TypeVar("T")
+
+STEP_OCTETS = 2 << 10
+"""The number of octets of a list that are encoded in one step."""
 
 MESSAGE_HEADER = Struct(">IBQI")
 """The header of a Message frame: length, type, message id, topic id."""
@@ -181,13 +184,23 @@ def encoding(frame: Managed | ConnectionList | SubscriberList) -> Steps[bytes]:
     """Encode a frame as `encode` does, in steps: its list may have many long records."""
     match frame:
         case Managed(answer):
-            return _framed(FrameType.MANAGED, (yield from printing_answer(answer)))
+            kind, pieces = FrameType.MANAGED, answer_pieces(answer)
         case ConnectionList(connections):
-            return _framed(FrameType.CONNECTIONS, (yield from printing_connections(connections)))
+            kind, pieces = FrameType.CONNECTIONS, connection_pieces(connections)
         case SubscriberList(subscribers):
-            return _framed(FrameType.SUBSCRIBERS, (yield from printing_subscribers(subscribers)))
+            kind, pieces = FrameType.SUBSCRIBERS, subscriber_pieces(subscribers)
         case _:
             assert_never(frame)
+    made: list[bytes] = []
+    octets = in_step = 0
+    for piece in pieces:
+        made.append(piece)
+        octets += len(piece)
+        in_step += len(piece)
+        if in_step >= STEP_OCTETS:
+            in_step = 0
+            yield
+    return b"".join([header(kind, octets), *made])
 
 
 def header(kind: FrameType, octets: int) -> bytes:

@@ -4,13 +4,13 @@ Arguments and changes are pairs, and constructors of small variants have an argu
 command has at most 100 atoms and parentheses.
 """
 
+from collections.abc import Iterator
 from typing import cast, get_args
 
 from omq import management
 from omq.management import Answer, Request
 from omq.protocol.omq.derived import Derived
 from omq.protocol.omq.sexp import Sexp
-from omq.protocol.steps import Steps
 
 _DERIVED = Derived(
     records=(
@@ -37,9 +37,9 @@ def sexp_of_request(request: Request) -> Sexp:
     return _DERIVED.sexp(request)
 
 
-def printing_answer(answer: Answer) -> Steps[bytes]:
-    """Encode the payload of a Managed frame, in steps."""
-    return _DERIVED.printing(answer)
+def answer_pieces(answer: Answer) -> Iterator[bytes]:
+    """Encode the payload of a Managed frame, in pieces that are short to make."""
+    return _DERIVED.pieces(answer)
 
 
 def read_answer(payload: bytes) -> Answer:

@@ -2,6 +2,7 @@
 (docs/PROTOCOL.md, "Watch and control").
 """
 
+from collections.abc import Iterator
 from typing import cast, get_args
 
 from omq import watching
@@ -10,7 +11,6 @@ from omq.protocol.omq.derived import Derived
 from omq.protocol.omq.sexp import Sexp
 from omq.protocol.omq.topics import identity_fields
 from omq.protocol.omq.variants import delivery_of_sexp, persistence_of_sexp
-from omq.protocol.steps import Steps
 
 _DERIVED = Derived(
     records=(
@@ -37,9 +37,9 @@ def read_statistics(payload: bytes) -> watching.Statistics:
     return cast(watching.Statistics, _DERIVED.read_variant(_STATISTICS, payload, "a Statistics.t"))
 
 
-def printing_connections(connections: tuple[watching.ConnectionInfo, ...]) -> Steps[bytes]:
-    """Encode the payload of a Connections frame, in steps."""
-    return _DERIVED.printing(connections)
+def connection_pieces(connections: tuple[watching.ConnectionInfo, ...]) -> Iterator[bytes]:
+    """Encode the payload of a Connections frame, in pieces that are short to make."""
+    return _DERIVED.pieces(connections)
 
 
 def read_connections(payload: bytes) -> tuple[watching.ConnectionInfo, ...]:
@@ -48,9 +48,9 @@ def read_connections(payload: bytes) -> tuple[watching.ConnectionInfo, ...]:
     return cast(tuple[watching.ConnectionInfo, ...], found)
 
 
-def printing_subscribers(subscribers: tuple[watching.SubscriberInfo, ...]) -> Steps[bytes]:
-    """Encode the payload of a Subscribers frame, in steps."""
-    return _DERIVED.printing(subscribers)
+def subscriber_pieces(subscribers: tuple[watching.SubscriberInfo, ...]) -> Iterator[bytes]:
+    """Encode the payload of a Subscribers frame, in pieces that are short to make."""
+    return _DERIVED.pieces(subscribers)
 
 
 def read_subscribers(payload: bytes) -> tuple[watching.SubscriberInfo, ...]:

@@ -495,7 +495,7 @@ export class Client {
    *
    * @param {string | Uint8Array} queue
    * @param {{first?: bigint | number, count?: number}} [options]
-   * @returns {Promise<{id: bigint, size: number, body: Uint8Array, exchange: string, key: string}[]>} at most 100
+   * @returns {Promise<{id: bigint, size: number, body: Uint8Array, exchange: string, key: string}[]>} at most 100, and of long ones fewer
    */
   async peek(queue, { first = 0n, count = 100 } = {}) {
     checkTopic(queue);
