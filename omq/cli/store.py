@@ -2,7 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,6 +14,7 @@ from omq.counted import counted
 from omq.drivers.stored_types import StoredTypes
 from omq_storage.backup import backup
 from omq_storage.errors import StoreError, StoreInUse
+from omq_storage.files import give_to_owner
 from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.repair import repair
@@ -67,7 +69,7 @@ def _check(options: argparse.Namespace) -> int:
 def _check_store(store: Path) -> int:
     """Verify a store, print what was found, and return the exit status."""
     _require_store(store)
-    with lock_store(store):
+    with _locked(store):
         found = inspect(store, current_boot(), _step)
     for level in Level:
         whole = found.levels[level].found
@@ -87,7 +89,7 @@ def _check_store(store: Path) -> int:
 def _repair(options: argparse.Namespace) -> int:
     store: Path = options.store
     _require_store(store)
-    with lock_store(store):
+    with _locked(store):
         told = repair(store, StoredTypes(), current_boot(), _step)
     for sentence in told:
         _print(sentence)
@@ -99,6 +101,16 @@ def _backup(options: argparse.Namespace) -> int:
     octets = backup(options.store, options.to, current_boot(), _step)
     _print(f"{options.to}: {counted(octets, 'octet')}")
     return _check_store(options.to) if options.check else 0
+
+
+@contextmanager
+def _locked(store: Path) -> Iterator[None]:
+    """Lock a store.  At the end, give files that root has created in it to its owner, who runs the server."""
+    with lock_store(store):
+        try:
+            yield
+        finally:
+            give_to_owner(store)
 
 
 def _require_store(store: Path) -> None:
@@ -145,8 +157,8 @@ def add_verbs(parser: argparse.ArgumentParser) -> None:
         "repair",
         _repair,
         "repair a damaged store with everything that is still readable",
-        "It keeps the damaged files beside the store, and reports what it could not save, by topic and "
-        "message ids. No server may have the store open.",
+        "It keeps the damaged files in the directory of the store, and reports what it could not save, by "
+        "topic and message ids. No server may have the store open.",
     )
     to = command(
         "backup",

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,6 +63,37 @@ def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def give_to_owner(path: Path) -> None:
+    """Give files and directories of root below a directory to the owner of the directory.
+
+    Does nothing for other users than root, who cannot change owners.  Raises OSError.
+    """
+    owner = path.stat()
+    root = 0
+    if os.geteuid() != root or owner.st_uid == root:
+        return
+    for _, directories, files, parent in os.fwalk(path.resolve()):
+        for name in (*directories, *files):
+            _give(name, parent, owner, root)
+
+
+def _give(name: str, parent: int, owner: os.stat_result, giver: int) -> None:
+    """Give a file or a directory to this owner, if it is the giver's, and at no other place, too.
+
+    The owner of the directory may change it meanwhile, and must not get a file of another place by that.
+    """
+    found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if found.st_uid != giver or not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        return
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid == giver and (stat.S_ISDIR(found.st_mode) or found.st_nlink == 1):
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
     finally:
         os.close(descriptor)
 

@@ -72,6 +72,33 @@ def test_check_and_repair_of_a_damaged_store(tmp_path: Path) -> None:
         assert b"2" in heard.stderr  # the gap is told
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_root_repairs_still_belongs_to_the_owner_of_the_store(tmp_path: Path) -> None:
+    store, foreign = tmp_path / "store", tmp_path / "foreign"
+    with running_server(tmp_path) as shell:
+        shell.ok("declare", "notes", "--persistence", "strong")
+        shell.ok("pub", "notes", "second", "--confirm")
+    damaged(store)
+    for path in (store, *store.rglob("*")):
+        os.chown(path, 1234, 5678)
+    foreign.write_text("of root, and not created here")
+    (store / "linked").hardlink_to(foreign)
+    (store / "symbolic").symlink_to(foreign)
+    for command, files in (("check", ["lock"]), ("repair", ["lock", "strong/data.mdb", "strong.damaged-1"])):
+        (store / "lock").unlink()
+        shell.omq("store", command, "--store", str(store))
+        for file in files:
+            assert (store / file).exists()
+        owners = {
+            (status.st_uid, status.st_gid)
+            for path in store.rglob("*")
+            if path.name not in ("linked", "symbolic")
+            for status in [path.stat()]
+        }
+        assert owners == {(1234, 5678)}
+    assert foreign.stat().st_uid == 0
+
+
 def test_a_backup_with_a_check_tells_of_damage(tmp_path: Path) -> None:
     with running_server(tmp_path) as shell:
         shell.ok("declare", "notes", "--persistence", "strong")
