@@ -12,6 +12,8 @@ from typing import NoReturn
 CACHED = "glibc.malloc.tcache_count=32"
 """The number of freed pieces that the cache of a thread has of each size up to 1,032 octets: 1 MiB in all."""
 
+_STDERR = 2
+
 
 def main() -> NoReturn:
     """Run the command and exit. Ctrl-C ends it without a traceback at any time."""
@@ -19,6 +21,7 @@ def main() -> NoReturn:
     if interruptible:
         # While modules load there is nothing to clean up, so let Ctrl-C end the process at once.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _take_standard_descriptors()
     run: Callable[[], NoReturn]
     if sys.argv[1:2] == ["store"]:
         from omq.cli import store
@@ -68,6 +71,10 @@ def serve() -> NoReturn:
         # If the interpreter cannot be started again, the server runs all the same, and keeps more memory.
         with suppress(OSError):
             os.execv(sys.executable, sys.orig_argv)
+    _take_standard_descriptors()
+    # Without it, errors at the start would go to standard output, and no stack could be printed.
+    with suppress(OSError):
+        sys.stderr = sys.stderr or os.fdopen(_STDERR, "w", closefd=False)
     from omq.cli import server
 
     try:
@@ -77,6 +84,18 @@ def serve() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(1)
     sys.exit(0)
+
+
+def _take_standard_descriptors() -> None:
+    """Open /dev/null at those of the descriptors 0 to 2 with which the process was not started.
+
+    Otherwise a file of the store may get such a number, and the interpreter and the C library write what they
+    report of a crash into it. The streams of Python stay None.
+    """
+    with suppress(OSError):  # without /dev/null, the command runs all the same
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+            pass
+        os.close(descriptor)
 
 
 def _can_return_pages() -> bool:

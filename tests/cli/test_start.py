@@ -1,10 +1,12 @@
 """The modules that `omq-server` loads before it is ready."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from server_command import COMMAND, READY
 
 from omq import blocking
@@ -101,3 +103,35 @@ print(len(classes))
 def test_the_server_makes_few_dataclasses_when_it_starts() -> None:
     made = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert int(made.stdout) <= MOST_DATACLASSES
+
+
+@pytest.mark.parametrize("allocator", [{}, {"PYTHONMALLOC": "malloc"}], ids=["started again", "started once"])
+def test_a_server_without_standard_streams_serves_and_no_file_takes_their_numbers(
+    tmp_path: Path, allocator: dict[str, str]
+) -> None:
+    with subprocess.Popen(
+        [
+            "sh",
+            "-c",
+            'exec "$@" <&- 2>&-',
+            "sh",
+            COMMAND,
+            "--listen",
+            "127.0.0.1:0",
+            "--store",
+            tmp_path / "s",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **allocator},
+    ) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert ready.startswith(READY)
+        open_files = Path("/proc", str(process.pid), "fd")
+        assert {(open_files / number).readlink() for number in ("0", "2")} == {Path(os.devnull)}
+        with blocking.connect(f"omq://{ready.removeprefix(READY).strip()}") as client:
+            client.topics()
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == ""
+    assert process.returncode == 0
