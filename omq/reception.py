@@ -61,7 +61,7 @@ class Reception:
         """The numbers of connections that were turned away, had no terminal, and were ended by a defect."""
         self._handshakes: set[trio.CancelScope] = set()
         # The connections whose client is not known yet, the oldest first.
-        self._newcomers: dict[trio.CancelScope, None] = {}
+        self._newcomers: dict[trio.CancelScope, Transport] = {}
         self._imported: set[str] = set()
         """The modules of terminals that are imported: see `_import`."""
         self._importing = trio.Lock()
@@ -88,10 +88,7 @@ class Reception:
         """Serve one connection from its first octet to its end. Its errors do not affect others."""
         transport = Transport(stream)
         if not self.quota.take() and not self._make_room():
-            peer = transport.peer()
-            self.turned_away += 1
-            why = f"there are as many connections as max_connections allows: {self.quota.most}"
-            self._turned_away.add(f"{peer}: {why}", peer=peer)
+            self._report_turned_away(transport, "there are as many connections as max_connections allows")
             transport.close()
             return
         try:
@@ -99,7 +96,7 @@ class Reception:
                 # The scope of this nursery is that of the connection: another one would take 640 octets.
                 async with trio.open_nursery() as nursery:
                     scope = nursery.cancel_scope
-                    self._newcomers[scope] = None
+                    self._newcomers[scope] = transport
                     try:
                         serving = await self._choose_terminal(stream, transport, nursery, spoken)
                         if serving is not None:
@@ -125,7 +122,9 @@ class Reception:
         A client is known when its Connect is accepted, or its lease. So nobody keeps others out with
         connections that say nothing, or that say which protocol they speak and nothing else.
         """
-        for oldest in self._newcomers:
+        for oldest, transport in self._newcomers.items():
+            why = "closed for a newer connection: there are as many as max_connections allows"
+            self._report_turned_away(transport, why)
             oldest.cancel()
             del self._newcomers[oldest]
             self.quota.used += 1
@@ -287,6 +286,12 @@ class Reception:
             await self._connections.begin(nursery.cancel_scope, Kind.OMQ, await self._accept_omq(arrival))
         else:
             await self._refuse(transport, received)
+
+    def _report_turned_away(self, transport: Transport, why: str) -> None:
+        """Count and log a connection that ends because of max_connections."""
+        self.turned_away += 1
+        peer = transport.peer()
+        self._turned_away.add(f"{peer}: {why}: {self.quota.most}", peer=peer)
 
     def _report_unrecognized(self, transport: Transport, why: str, received: bytearray | None = None) -> None:
         """Log the reason why a connection ends before it has a terminal, and its first octets."""

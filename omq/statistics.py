@@ -43,7 +43,7 @@ class ServerStatistics(Struct, frozen=True):
     topics: int
     max_topics: int
     turned_away: int
-    """Connections so far that were closed at once, as there were `max_connections`."""
+    """Connections so far that were refused, or closed for newer ones, because of `max_connections`."""
     unrecognized: int
     """Connections so far that ended before their client said a protocol that is served here."""
     defects: int

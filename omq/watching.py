@@ -80,7 +80,7 @@ class Server(Struct, frozen=True):
     watchers: int
     """Connections that watch."""
     turned_away: int
-    """Connections so far that were refused because there were `max_connections`."""
+    """Connections so far that were refused, or closed for newer ones, because of `max_connections`."""
     memory: tuple[Share, ...]
     writers: tuple[WriterInfo, ...]
     disk_free: int

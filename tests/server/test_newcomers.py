@@ -69,15 +69,18 @@ async def test_many_unknown_connections_keep_no_client_out(
             await newcomer.confirm()
 
 
-async def test_the_oldest_gives_way_whatever_it_said(store: Path) -> None:
+async def test_the_oldest_gives_way_whatever_it_said(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(store, max_connections=4, client_share=1.0) as host:
         known = await host.connect()
         silent = await host.open()
         await eventually(lambda: host.handshakes == 1)
         crowd = [silent, await only_version(host), await only_header(host)]
-        for connection in crowd:
+        for number, connection in enumerate(crowd, 1):
             await (await host.connect()).confirm()
             await connection.ended()
+            assert host.server.statistics().turned_away == number
+            why = "closed for a newer connection: there are as many as max_connections allows: 4"
+            assert sum(line.endswith(why) for line in caplog.messages) == number
         await known.confirm()
 
 

@@ -113,7 +113,7 @@ class Arrival(Struct, frozen=True):
     """The octets after those."""
     nursery: trio.Nursery
     """The nursery of the tasks of the connection."""
-    newcomers: dict[trio.CancelScope, None]
+    newcomers: dict[trio.CancelScope, Transport]
     """The scopes of the connections whose client is not known yet."""
 
     @property
