@@ -15,7 +15,7 @@ from omq.cli import option_values as values
 from omq.cli import watching_options as watching
 from omq.cli.management import add_binding_verbs, add_exchange_verbs, add_queue_verbs
 from omq.cli.output import FORMATS
-from omq.cli.parsers import CommandParser
+from omq.cli.parsers import CommandParser, OneFile
 from omq.cli.version import PrintVersion
 from omq.client import Client, FromCurrent
 from omq.model import DELIVERIES, PERSISTENCES
@@ -141,12 +141,14 @@ The server declares undeclared topics, if its configuration allows that.""",
     )
     source.add_argument(
         "--lines",
+        action=OneFile,
         type=values.file,
         metavar="FILE",
         help="publish each line of this file; - for standard input",
     )
     source.add_argument(
         "--file",
+        action=OneFile,
         type=values.file,
         metavar="FILE",
         help="publish this file as one message, through a DMP sink; waits until it is stored; - for standard "

@@ -78,6 +78,18 @@ class CommandParser(argparse.ArgumentParser):
             print_and_exit(self.prog.split()[0], self.format_help())
 
 
+class OneFile(argparse.Action):
+    """Stores the value of an option that names a file, and refuses a second one: the first would be lost."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        """Store the value, or raise ArgumentError."""
+        if getattr(namespace, self.dest) is not None:
+            raise argparse.ArgumentError(self, "it is there twice, and takes one file")
+        setattr(namespace, self.dest, values)
+
+
 def add_assigned(parser: argparse.ArgumentParser, beginning: str, names: Iterable[str]) -> None:
     """Note that these names are given as `NAME=VALUE` after a beginning, and not as options."""
     assert isinstance(parser, CommandParser), "all parsers of omq are"

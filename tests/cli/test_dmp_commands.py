@@ -66,6 +66,17 @@ def in_a_shell(shell: Shell, script: str, *arguments: str) -> subprocess.Complet
     return subprocess.run(command, capture_output=True, env=environment, timeout=SECONDS)
 
 
+@pytest.mark.parametrize("option", ["--file", "--lines"])
+def test_a_second_file_is_refused_and_not_published_alone(shell: Shell, tmp_path: Path, option: str) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).write_text(f"{name}\n")
+    given = (option, str(tmp_path / "first"), option, str(tmp_path / "second"))
+    done = shell.omq("pub", "twice", *given, "--confirm")
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"argument {option}: it is there twice, and takes one file\n".encode())
+    assert b"twice" not in shell.ok("topics")
+
+
 def test_standard_input_is_the_rest_of_a_file(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"head\n" + b"body\n" * 100_000)
     no_folder_for_a_copy = 'ulimit -f 0; (read -r line; "$@") < '
