@@ -47,9 +47,17 @@ def client_context(ca: File | None, certificate: File | None, key: File | None) 
     except ssl.SSLError as error:
         raise ValueError(f"{ca}: no certificate in PEM") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if certificate is not None:
+    if certificate is None:
+        if key is not None:
+            raise ValueError(f"{os.fspath(key)}: a key needs its certificate, too")
+    else:
+
+        def no_pass_phrase() -> str:
+            # OpenSSL would ask for it on the terminal, and block the process until somebody answers.
+            raise ValueError(f"{os.fspath(key or certificate)}: a key with a pass phrase cannot be used")
+
         try:
-            context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key, no_pass_phrase)
         except ssl.SSLError as error:
             raise ValueError(f"{certificate}: no certificate in PEM with its key") from error
     return context

@@ -38,3 +38,17 @@ class Authority:
         shown.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         issued.private_key_pem.write_to_path(shown.key)
         return shown
+
+
+def add_pass_phrase(file: Path) -> None:
+    """Encrypt the private key in a file."""
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(file.read_bytes(), None)
+    file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"phrase"),
+        )
+    )

@@ -407,5 +407,8 @@ def _add_connection(parser: argparse.ArgumentParser, *, given_before: bool) -> N
         help="for omqs://: the client's certificate, if the server requires one",
     )
     group.add_argument(
-        "--key", metavar="FILE", default=default(None), help="its private key (default: in the same file)"
+        "--key",
+        metavar="FILE",
+        default=default(None),
+        help="its private key, without a pass phrase (default: in the same file)",
     )

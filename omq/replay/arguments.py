@@ -56,7 +56,11 @@ def _add_credentials(parser: argparse.ArgumentParser, prefix: str, where: str, v
         metavar="FILE",
         help=f"for omqs:// in {where}: the client's certificate, if the server requires one",
     )
-    parser.add_argument(f"--{prefix}key", metavar="FILE", help="its private key (default: in the same file)")
+    parser.add_argument(
+        f"--{prefix}key",
+        metavar="FILE",
+        help="its private key, without a pass phrase (default: in the same file)",
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

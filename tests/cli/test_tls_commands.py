@@ -8,7 +8,7 @@ from typing import IO
 
 import pytest
 import trustme
-from certificates import Authority
+from certificates import Authority, add_pass_phrase
 from cli_helpers import Shell
 from server_command import run_server, running_server
 
@@ -201,16 +201,7 @@ def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -> None
 
 
 def test_a_key_with_a_pass_phrase(authority: Authority, tmp_path: Path) -> None:
-    from cryptography.hazmat.primitives import serialization
-
     shown = authority.issue("127.0.0.1")
-    key = serialization.load_pem_private_key(shown.key.read_bytes(), None)
-    shown.key.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(b"phrase"),
-        )
-    )
+    add_pass_phrase(shown.key)
     line = refused("--store", tmp_path / "store", "--tls-cert", shown.cert, "--tls-key", shown.key)
     assert line.startswith("omq-server: tls_key: a key with a pass phrase cannot be used")

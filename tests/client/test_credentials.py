@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from certificates import Authority
+from certificates import Authority, add_pass_phrase
 
 from omq.credentials import client_context, read_id
 
@@ -41,6 +41,21 @@ def test_each_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     for key in (nonsense, authority.issue("other", "other").key):
         with pytest.raises(ValueError, match=f"^{shown.cert}: no certificate in PEM with its key$"):
             client_context(authority.file, shown.cert, key)
+
+
+def test_a_key_without_a_certificate_or_with_a_pass_phrase_is_refused_and_not_asked_for(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path)
+    shown = authority.issue("localhost")
+    with pytest.raises(ValueError, match=f"^{shown.key}: a key needs its certificate, too$"):
+        client_context(authority.file, None, shown.key)
+    add_pass_phrase(shown.key)
+    with pytest.raises(ValueError, match=f"^{shown.key}: a key with a pass phrase cannot be used$"):
+        client_context(authority.file, shown.cert, shown.key)
+    shown.cert.write_bytes(shown.key.read_bytes() + shown.cert.read_bytes())
+    with pytest.raises(ValueError, match=f"^{shown.cert}: a key with a pass phrase cannot be used$"):
+        client_context(authority.file, shown.cert, None)
 
 
 def test_a_context_checks_the_server_by_the_newest_tls(tmp_path: Path) -> None:
