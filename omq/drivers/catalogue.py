@@ -466,6 +466,10 @@ class Catalogue:
         """See `StoreCalls.make_room`."""
         await self._calls.make_room()
 
+    def is_in_place(self) -> bool:
+        """See `Store.is_in_place`. It is called in a thread."""
+        return self._store.is_in_place()
+
     def release_ids(self) -> dict[int, int]:
         """Return the next id of each topic with reserved ids: at a clean shutdown, the ids from there
         on are unused.

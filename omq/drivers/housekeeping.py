@@ -29,6 +29,11 @@ from omq_storage.records import Position, TooOld
 
 log = logging.getLogger("omq.housekeeping")
 
+NOT_IN_PLACE = Failure(
+    Reason.STORE_FAILED, "the directory of the store was deleted, or has another store in it"
+)
+"""The reason why nothing is stored in files that the next start would not find."""
+
 RETENTION_SPANS = 16
 """The least number of merged blocks that share the time of a topic's retention: messages are kept at most
 this part of it longer.
@@ -89,29 +94,44 @@ async def keep_deleting(catalogue: Catalogue) -> None:
 
 
 async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
-    """Make the writers refuse posts while the disk has less free space than the reserve.
+    """Make the writers refuse posts while the disk has less free space than the reserve, or the directory has
+    another store, or none.
 
     Raises OSError, and changes nothing, if the free space cannot be determined.
     """
-    reserve = config.disk_reserve_bytes
-    catalogue.disk = await in_thread(partial(_disk, Path(config.store)))
-    free = catalogue.disk.free
+    reserve, store = config.disk_reserve_bytes, Path(config.store)
     refusal = None
-    if free < reserve:
-        text = f"the disk has less free than the {reserve >> 20} MiB kept in reserve"
-        refusal = Failure(Reason.NO_ROOM, text)
+    disk = await in_thread(partial(_disk, catalogue, store))
+    if disk is None:
+        refusal = NOT_IN_PLACE
+    else:
+        catalogue.disk = disk
+        if disk.free < reserve:
+            text = f"the disk has less free than the {reserve >> 20} MiB kept in reserve"
+            refusal = Failure(Reason.NO_ROOM, text)
     before = next(iter(catalogue.writers.values())).refusal
-    if refusal is not None and before is None:
-        log.error("the disk has %d MiB left: nothing more is stored until there is room", free >> 20)
-    elif refusal is None and before is not None:
+    if refusal == before:
+        pass
+    elif refusal is NOT_IN_PLACE:
+        log.error("%s: %s; nothing more is stored", store, refusal)
+    elif refusal is not None:
+        left = catalogue.disk.free >> 20
+        log.error("the disk has %d MiB left: nothing more is stored until there is room", left)
+    elif before == NOT_IN_PLACE:
+        log.warning("%s: the store is in its directory again", store)
+    else:
         log.warning("there is room on the disk again")
     for writer in catalogue.writers.values():
         writer.refusal = refusal
         writer.fragments.disk_reserve = reserve
 
 
-def _disk(store: Path) -> DiskStatistics:
-    """Return the octets that are free on the disk and those that the store takes. Raise OSError."""
+def _disk(catalogue: Catalogue, store: Path) -> DiskStatistics | None:
+    """Return the octets that are free on the disk and those that the store takes; None if the store is not in
+    its directory any more. Raise OSError.
+    """
+    if not catalogue.is_in_place():
+        return None
     status = os.statvfs(store)
     stored = 0
     # `rglob` of Python 3.13 passes over folders that it cannot open.

@@ -86,6 +86,7 @@ class Store:
         self._environments = environments
         self._spare = spare
         self._lock = lock
+        self._lock_file = _identity(path / _LOCK_FILE)
 
     @classmethod
     def open(cls, path: str | Path, *, map_size: int = MAP_SIZE, boot_id: str | None = None) -> Self:
@@ -215,6 +216,15 @@ class Store:
         except OSError as error:
             raise StoreError(f"The spare room of {self.path} cannot be used: {error}.") from error
 
+    def is_in_place(self) -> bool:
+        """Return whether the directory has this store: not if it was deleted, moved or replaced.  Then
+        everything goes to files that nobody finds any more.  Raises OSError.
+        """
+        try:
+            return _identity(self.path / _LOCK_FILE) == self._lock_file
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def restore_spare_room(self) -> None:
         """Reserve disk space for deletions again, as far as the disk has any.  Raises OSError if the disk
         fails.
@@ -258,6 +268,11 @@ def lock_store(path: Path) -> ExitStack:
         except BlockingIOError as error:
             raise StoreInUse(f"The store {path} is in use by another process.") from error
         return taken.pop_all()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _refuse_others(path: Path) -> None:

@@ -1,6 +1,7 @@
 """The promises of drivers to publishers (docs/PROTOCOL.md, "Publish", "Confirm", "Idempotent producers")."""
 
 import logging
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from served_drivers import (
 from trio.testing import wait_all_tasks_blocked
 
 from omq.config import Config
-from omq.drivers.housekeeping import look_at_disk
+from omq.drivers.housekeeping import NOT_IN_PLACE, look_at_disk
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.uploads import PORTION_OCTETS, StoredUpload
@@ -209,6 +210,42 @@ async def test_a_full_disk_refuses_posts_and_subscribers_go_on(shared_store: Sto
         assert (await client.read()).bodies == [b"a", b"b"]
         assert client.ids == [1, 2]
         client.close()
+
+
+@STORED
+async def test_a_store_that_is_not_in_its_directory_refuses_posts_and_subscribers_go_on(
+    shared_store: Store, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next start would not find the messages."""
+    config = Config(store=str(shared_store.path), disk_reserve_bytes=0)
+    path, elsewhere = shared_store.path, shared_store.path.with_name("elsewhere")
+    async with emptied(shared_store) as drivers:
+        driver = await drivers.topic(kind)
+        await post(driver, b"a")
+        for has_other in (False, True):
+            path.rename(elsewhere)
+            try:
+                if has_other:
+                    Store.open(path).close()
+                await look_at_disk(drivers.catalogue, config)
+                await look_at_disk(drivers.catalogue, config)
+                confirmation = await driver.post(Bodies([b"b"]))
+                assert await settled(confirmation) == NOT_IN_PLACE
+            finally:
+                shutil.rmtree(path, ignore_errors=True)
+                elsewhere.rename(path)
+            await look_at_disk(drivers.catalogue, config)
+        client = Client(driver, FromBeginning() if kind.is_broadcast else FromCurrent())
+        assert (await client.read()).bodies == [b"a"]
+        await post(driver, b"b")
+        assert (await client.read()).bodies == [b"a", b"b"]
+        assert client.ids == [1, 2]
+        client.close()
+    assert (
+        caplog.messages
+        == [f"{path}: {NOT_IN_PLACE}; nothing more is stored", f"{path}: the store is in its directory again"]
+        * 2
+    )
 
 
 @STORED
