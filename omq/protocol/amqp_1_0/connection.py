@@ -6,6 +6,7 @@ Source: AMQP 1.0, part 2, section 2.4, "Connections"; part 5, section 5.3, "SASL
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import assert_never
 
 from omq.protocol.amqp_1_0 import frames, performatives
@@ -60,6 +61,9 @@ MOST_SESSIONS = 4096
 FLOW_OCTETS = 64
 """The octets of a flow: never more."""
 
+FLOWS_AT_ONCE = 64
+"""The number of flows that are written in one step."""
+
 FLUSHED_OCTETS = 256 << 10
 """The approximate octets of transfers that waited for a window that leave together, if the window allows it.
 """
@@ -104,7 +108,9 @@ class AmqpConnection:
         self._out: list[bytes] = []
         self._output = 0
         self._flows: dict[object, tuple[int, Callable[[], bytes]]] = {}
-        """The places of flows in `_out`, and what writes each, by the link that each tells about."""
+        """The places of flows, in order, and what writes each, by the link that each tells about."""
+        self._left = 0
+        """The place of the first octets in `_out`."""
         self._refused: tuple[bytes, int] = b"", 0
         """The octets and the end of a run that must be taken frame by frame."""
         self._sessions: dict[int, Session] = {}
@@ -115,7 +121,7 @@ class AmqpConnection:
         self._flushable: dict[OutgoingWindow, None] = {}
         """The windows of sessions with transfers that waited, and may leave."""
         self._told_windows: dict[Session, None] = {}  # an empty set would take three times as much
-        """Sessions whose new windows are stated in the octets that `take` returns next."""
+        """Sessions whose new windows are stated in the octets that `take` returns next, or soon."""
         self._ended: list[tuple[SendingLink, int]] = []
         """Settled messages that waited for a window, and have left."""
         self._links: dict[tuple[str, bool], SendingLink | ReceivingLink] = {}
@@ -141,7 +147,7 @@ class AmqpConnection:
         """
         of = write if told is None else told
         self._flows.pop(of, None)
-        self._flows[of] = len(self._out), write
+        self._flows[of] = self._left + len(self._out), write
         self._out.append(b"")
         self._output += FLOW_OCTETS
 
@@ -152,7 +158,7 @@ class AmqpConnection:
 
     def _write_flows(self) -> None:
         for place, write in self._flows.values():
-            self._out[place] = write()
+            self._out[place - self._left] = write()
         self._flows.clear()
 
     @property
@@ -167,18 +173,34 @@ class AmqpConnection:
 
     def take(self) -> bytes:
         """Return the octets to send since the last call. Call it when no transfer is being sent, and send
-        them before the next one: the flows among them tell how many have left.
+        them before the next one: the flows among them tell how many have left. If there are many flows, the
+        octets behind some of them remain (`output`): let others have their turn, and call it again.
         """
-        self._write_flows()
-        out, self._out, self._output = self._out, [], 0
         while self._told_windows:
             self._told_windows.popitem()[0].window_left()
+        if len(self._flows) > FLOWS_AT_ONCE:
+            return self._take_some()
+        self._write_flows()
+        out, self._out, self._output, self._left = self._out, [], 0, 0
         return b"".join(out)
+
+    def _take_some(self) -> bytes:
+        """Return the octets up to the last one of some flows."""
+        out, flows = self._out, list(islice(self._flows, FLOWS_AT_ONCE))
+        end = self._flows[flows[-1]][0] + 1 - self._left
+        self._output -= sum([len(octets) or FLOW_OCTETS for octets in islice(out, end)])
+        for each in flows:
+            place, write = self._flows.pop(each)
+            out[place - self._left] = write()
+        taken = b"".join(out[:end])
+        del out[:end]
+        self._left += end
+        return taken
 
     @property
     def may_flush(self) -> bool:
-        """Whether transfers that waited may leave."""
-        return bool(self._flushable)
+        """Whether transfers that waited may leave: not before flows that are too many for one step."""
+        return bool(self._flushable) and len(self._flows) <= FLOWS_AT_ONCE
 
     def flush(self) -> tuple[SendingLink, ...]:
         """Send a portion of the transfers that waited, and return the links that may send now. Call it again
@@ -454,7 +476,7 @@ class AmqpConnection:
         """
         while self._flows:  # what writes them refers to links, and these refer to this object
             _, (place, write) = self._flows.popitem()
-            self._out[place] = write()
+            self._out[place - self._left] = write()
             yield
         while self._lost:
             yield from self._lost.pop().free()

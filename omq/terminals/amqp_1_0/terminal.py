@@ -266,7 +266,11 @@ class Amqp1Terminal:
             self.send_soon()
             return
         answers = self.urgent(may_answer=True)
-        messages = () if self._service is None else self._service.links.frames_at_once()
+        messages: Sequence[Octets] = ()
+        if self._protocol.output:  # messages may be for links whose attach has not left
+            self.send_soon()
+        elif self._service is not None:
+            messages = self._service.links.frames_at_once()
         if answers or messages:
             self._sender.send_at_once(answers, messages)
 
@@ -291,6 +295,8 @@ class Amqp1Terminal:
                 self._service.links.opened(opened)
                 self._sender.signal.set()  # look again
         octets = self._protocol.take()
+        if self._protocol.output:
+            self._sender.signal.set()
         if self._room is not None:
             self._room.unpark_all()
         return [octets] if octets else []
