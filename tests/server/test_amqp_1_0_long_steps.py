@@ -2,19 +2,28 @@
 
 from pathlib import Path
 
-from counted_steps import counted_calls
+import pytest
+from counted_steps import counted_calls, watched
 
+from omq.drivers import slices
 from omq.protocol.amqp_1_0 import frames
 from omq.protocol.amqp_1_0.connection import FLOWS_AT_ONCE
 from omq.protocol.amqp_1_0.performatives import Attach, Flow, Transfer, write
 
 from .amqp_1_0_peer import data, opened, source, target
-from .conversation import serving
+from .conversation import InProcess, serving
 
 LINKS = 1000
 
 SHORT_STEP = 4 * LINKS
 """A number of calls of functions that no step makes; the credit of all links takes more."""
+
+QUEUES = 30
+
+
+def messages_in(host: InProcess) -> int:
+    """Return the number of messages that came into all queues."""
+    return sum(driver.statistics().messages_in for driver in host.server.catalogue)
 
 
 def producers(links: int) -> list[Attach]:
@@ -67,3 +76,20 @@ async def test_a_message_follows_the_attach_of_its_link_behind_much_credit(store
                 names.append(heard[0].name)
         assert names[-1] == "consumer"
         assert heard[1] == data(b"x")
+
+
+async def test_messages_on_many_links_are_posted_in_slices(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        declaring = await host.connect()
+        for each in range(QUEUES):
+            await declaring.ask(b"(Declare q%d Round_robin Transient)" % each)
+            await client.sender(f"q{each}", each)
+        monkeypatch.setattr(slices, "SLICE_SECONDS", -1)
+        transfers = [Transfer(each, each, b"%d" % each, 0) for each in range(QUEUES)]
+        with watched(lambda: messages_in(host)) as posted:
+            await client.say(*transfers, payload=data(b"x"))
+            await client.accepted(QUEUES - 1)
+        assert messages_in(host) == QUEUES
+        assert posted.largest_rise() == 1

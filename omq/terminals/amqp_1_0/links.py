@@ -257,14 +257,19 @@ class Links:
         return len(self._incoming) + len(self._outgoing) > 1
 
     async def flush(self) -> None:
-        """Post the messages of all links, and wait while there is no room for them."""
+        """Post the messages of all links, in turn with other connections, and wait while there is no room for
+        them.
+        """
         unflushed, self._unflushed = self._unflushed, {}
+        slices = Slices() if len(unflushed) > 1 else None
         for incoming in unflushed:
             try:
                 await incoming.flush()
             except LinkProblem as problem:
                 self._detach(incoming.link, problem)
             self._look_stalled(incoming)
+            if slices is not None:
+                await slices.step()
         await self._held.wait_for_room()
 
     def _look_stalled(self, incoming: Producing) -> None:
