@@ -183,7 +183,7 @@ class Server:
         for terminal in let_go(self.terminals()):
             terminal.sweep(now)
             await slices.step()
-        self._access.look()
+        await self._access.look()
         report_suppressed()
 
     async def reload(self, config: Config) -> None:

@@ -30,6 +30,7 @@ from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import NO_CLIENT, Reason, Refused
+from omq.drivers.slices import Slices
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.model import LONGEST_HELD_BODY, Topic, TopicInfo
 
@@ -205,7 +206,9 @@ class AccessControl:
 
     # -- housekeeping --------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Forget old attempts of clients, and leases that are over. Called about every second."""
         self.clients.look()
-        self.leases.expire()
+        slices = Slices()
+        while self.leases.expire():
+            await slices.step()

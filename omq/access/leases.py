@@ -5,6 +5,7 @@ it, its *principal*. An unused lease ends with its principal; a sink or feed tha
 """
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
@@ -15,6 +16,7 @@ from omq.access.clients import ClientAccount, Identity
 from omq.access.limits import Owner, Quota, check_quota
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.seam import Unavailable
+from omq.drivers.slices import Slices
 from omq.model import Topic
 
 LEASE_OCTETS = 24
@@ -22,6 +24,9 @@ LEASE_OCTETS = 24
 
 USED_SECONDS = 600.0
 """The number of seconds that a used lease is remembered, to distinguish its second use from a guess."""
+
+EXPIRED_AT_ONCE = 16
+"""The most leases that expire in one step."""
 
 
 class LeasedSink(Struct, frozen=True):
@@ -116,9 +121,10 @@ class Leases:
         self._quota = Quota(most)
         self._most_used = most
         self._same_host = same_host
-        # Both in the order in which they expire.
-        self._unused: dict[bytes, Lease] = {}
-        self._used: dict[bytes, float] = {}
+        # Both in the order in which they expire. The search for the first one of a dict passes the places of
+        # all before it that are gone.
+        self._unused: OrderedDict[bytes, Lease] = OrderedDict()
+        self._used: OrderedDict[bytes, float] = OrderedDict()
 
     def change(self, most: int) -> None:
         """Change the greatest number of unused leases. Those beyond it stay."""
@@ -129,7 +135,9 @@ class Leases:
         return len(self._unused)
 
     def check_room(self, client: ClientAccount) -> None:
-        """Raise Refused when the server or this client has as many unused leases as it may have."""
+        """Raise Refused when the server or this client has as many unused leases as it may have. If very many
+        expire together, the last ones count up to about a second longer.
+        """
         self.expire()
         check_quota(self._quota, Owner.SERVER, "unused lease")
         check_quota(client.leases, client.owner, "unused lease")
@@ -150,35 +158,49 @@ class Leases:
         """
         self.expire()
         found = self._unused.get(lease)
+        now = trio.current_time()
         if found is None:
-            return LeaseProblem.USED if lease in self._used else LeaseProblem.NOT_VALID
+            return LeaseProblem.USED if self._used.get(lease, now) > now else LeaseProblem.NOT_VALID
+        if found.expires <= now:
+            return LeaseProblem.NOT_VALID
         if self._same_host and host != found.principal.host:
             return LeaseProblem.OTHER_HOST
         self._forget(lease)
-        self._used[lease] = trio.current_time() + USED_SECONDS
+        self._used[lease] = now + USED_SECONDS
         while len(self._used) > self._most_used:
-            del self._used[next(iter(self._used))]
+            self._used.popitem(last=False)
         return found
 
-    def end_with(self, principal: Principal) -> None:
-        """End the unused leases of a principal, whose connection is over."""
-        for lease in list(principal.leases):
-            _close(self._forget(lease))
+    async def end_with(self, principal: Principal) -> None:
+        """End the unused leases of a principal, whose connection is over, in slices. A cancellation has no
+        effect before.
+        """
         principal.end()
+        slices = Slices()
+        with trio.CancelScope(shield=True):
+            while principal.leases:
+                _close(self._forget(principal.leases.popitem()[0]))
+                await slices.step()
 
-    def expire(self) -> None:
-        """End the leases that were not used in time."""
+    def expire(self) -> bool:
+        """End leases that were not used in time, the first ones if they are many. Return whether there may be
+        more.
+        """
         now = trio.current_time()
-        while self._unused:
+        left = EXPIRED_AT_ONCE
+        while left and self._unused:
             lease, oldest = next(iter(self._unused.items()))
             if oldest.expires > now:
                 break
             _close(self._forget(lease))
-        while self._used:
+            left -= 1
+        while left and self._used:
             lease, until = next(iter(self._used.items()))
             if until > now:
                 break
             del self._used[lease]
+            left -= 1
+        return not left
 
     def _forget(self, lease: bytes) -> Lease:
         found = self._unused.pop(lease)

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 import trio
+from counted_steps import watched
 from dmp_recordings import DMP, FEEDS, SINKS, sent
 from trio.testing import MockClock
 
 from omq.access.clients import ClientAccount, Identity
-from omq.access.leases import DmpEnd, LeasedSink, LeaseProblem, Leases, Principal
+from omq.access.leases import EXPIRED_AT_ONCE, DmpEnd, LeasedSink, LeaseProblem, Leases, Principal
 from omq.access.rights import EVERYTHING
+from omq.drivers import slices
 from omq.drivers.seam import Unavailable
 from omq.model import Topic
 from omq.protocol.omq.types import Declared, Leased
@@ -34,6 +36,8 @@ from .dmp_conversation import sink as open_sink
 NOT_VALID = b"402 BAD-LEASE Lease is not valid for this connection"
 IN_USE = b"402 BAD-LEASE Lease already acquired"
 ENDS = [b"(Put t)", b"(Get t From_current)"]
+MANY = 100
+"""More leases than end in one step."""
 
 
 async def refused(host: InProcess, shown: bytes) -> bytes:
@@ -109,6 +113,37 @@ async def test_an_unused_lease_ends_with_its_principal(store: Path, command: byt
         await eventually(lambda: host.connections == 0)
         assert await refused(host, one) == NOT_VALID
         assert (await host.topics())[b"t"].subscribers == 0
+
+
+@pytest.mark.parametrize("command", ENDS)
+async def test_many_unused_leases_end_with_their_principal_in_slices(
+    store: Path, monkeypatch: pytest.MonkeyPatch, command: bytes
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        leases = await client.ask_all([command] * MANY)
+        monkeypatch.setattr(slices, "SLICE_SECONDS", -1)
+        with watched(lambda: host.server.statistics().leases) as left:
+            client.close()
+            await eventually(lambda: host.connections == 0)
+        assert (left.all[0], left.all[-1], left.largest_fall()) == (MANY, 0, 1)
+        assert isinstance(leases[0], Leased)
+        assert await refused(host, leases[0].lease) == NOT_VALID
+
+
+@pytest.mark.parametrize("command", ENDS)
+async def test_many_leases_expire_in_slices(
+    store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, command: bytes
+) -> None:
+    async with serving(store, ping_seconds=50) as host:
+        client = await host.connect()
+        await client.ask_all([command] * MANY)
+        monkeypatch.setattr(slices, "SLICE_SECONDS", -1)
+        with watched(lambda: host.server.statistics().leases) as left:
+            clock.jump(61)
+            await eventually(lambda: host.server.statistics().leases == 0)
+        assert left.all[0] == MANY
+        assert left.largest_fall() <= EXPIRED_AT_ONCE
 
 
 async def test_sinks_and_feeds_outlive_their_principal(store: Path) -> None:

@@ -153,7 +153,7 @@ class AmqpTerminal:
         await self._channels.endings.finish()
         if self._logged_in is not None:
             self._logged_in.topology.close()
-            self._context.access.leases.end_with(self._logged_in.principal)
+            await self._context.access.leases.end_with(self._logged_in.principal)
             self._logged_in.session.close()
         self._outbox.clear()
         self._duplex.close()

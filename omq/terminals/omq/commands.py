@@ -106,10 +106,10 @@ class Commands:
     def _administration(self) -> Administration:
         return self._access.administration(self._session)
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """End the leases of the connection that are not used, because it is over."""
         if self._principal is not None:
-            self._access.leases.end_with(self._principal)
+            await self._access.leases.end_with(self._principal)
 
     async def room(self) -> None:
         """Wait until there is room for one more answer."""

@@ -167,7 +167,7 @@ class OmqTerminal:
         self._watching.close()
         if client is not None:
             client.routing.close()
-            client.pipeline.commands.end()
+            await client.pipeline.commands.end()
             client.session.close()
         self._admission.close()
         self._replies.close()
