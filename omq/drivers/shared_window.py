@@ -1,22 +1,30 @@
 """One window for several channels: a prefetch that the consumers of an AMQP channel have together."""
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+TOLD_AT_ONCE = 16
+"""The number of topics that are told of room in one step. More of them are told while there is still room."""
 
 
 class SharedWindow:
     """A window that several channels share: the number of unsettled messages of all of them together."""
 
-    __slots__ = ("_is_freed", "_limit", "_members", "_used", "_waiting")
+    __slots__ = ("_begin", "_is_freed", "_is_telling", "_limit", "_members", "_used", "_waiting")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, begin: Callable[[Iterator[None]], None]) -> None:
+        """Create a window for N (`limit`) messages. `begin` does long work, in steps (`Errands.begin`)."""
+        self._begin = begin
         self._limit = limit
         self._used = 0
         self._members: dict[object, int] = {}
         """The number of unsettled messages of each channel."""
-        self._waiting: dict[Callable[[SharedWindow], None], None] = {}
-        """The functions to call when there is room."""
+        self._waiting: OrderedDict[Callable[[SharedWindow], None], None] = OrderedDict()
+        """The functions to call when there is room, the one that waits longest first."""
         self._is_freed = False
         """Whether there is room since the last call of `freed`, where there was none."""
+        self._is_telling = False
+        """Whether those that were too many for one step are being told."""
 
     def join(self, member: object, unsettled: int) -> None:
         """Add a channel with N `unsettled` messages."""
@@ -64,9 +72,26 @@ class SharedWindow:
         in this order or in the reverse one, by chance; the task of the topic whose message is settled was
         woken before. So the function that waits longest is the last one: otherwise the same topics would
         be between the others again and again, and get nothing.
+
+        Of thousands of topics most would find no room any more, each time. So those that wait longest are
+        told, and the others soon after, one by one, until there is no room.
         """
-        if self._is_freed:
-            self._is_freed = False
-            waiting, self._waiting = self._waiting, {}
-            for call in reversed(waiting):
-                call(self)
+        if not self._is_freed:
+            return
+        self._is_freed = False
+        if len(self._waiting) <= TOLD_AT_ONCE:
+            waiting, self._waiting = self._waiting, OrderedDict()
+        else:
+            waiting = OrderedDict([self._waiting.popitem(last=False) for _ in range(TOLD_AT_ONCE)])
+            if not self._is_telling:
+                self._is_telling = True
+                self._begin(self._tell_others())
+        for call in reversed(waiting):
+            call(self)
+
+    def _tell_others(self) -> Iterator[None]:
+        while self._waiting and self.room() > 0:
+            call, _ = self._waiting.popitem(last=False)
+            call(self)
+            yield
+        self._is_telling = False

@@ -91,7 +91,7 @@ async def test_a_drain_ends_for_those_that_are_not_active(drivers: Drivers, opti
 async def test_consumers_share_a_window(drivers: Drivers, options: QueueOptions) -> None:
     queue = await drivers.catalogue.declare_queue(b"q", options)
     other = await drivers.catalogue.declare_queue(b"other", options)
-    window = SharedWindow(3)
+    window = SharedWindow(3, drivers.catalogue.begin)
     clients = [consumer(queue, 100), consumer(queue, 100), consumer(other, 100)]
     for client in clients:
         assert isinstance(client.channel, RoundRobinChannel)
@@ -119,7 +119,7 @@ async def test_consumers_that_share_no_window_any_more_take_turns(
     drivers: Drivers, options: QueueOptions
 ) -> None:
     queue = await drivers.catalogue.declare_queue(b"q", options)
-    window = SharedWindow(3)
+    window = SharedWindow(3, drivers.catalogue.begin)
     clients = [consumer(queue, 100), consumer(queue, 100)]
     for shared in (window, None):
         for client in clients:

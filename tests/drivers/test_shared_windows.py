@@ -1,6 +1,11 @@
 """A window that many consumers share: what it costs to give room, and to assign messages within it."""
 
+from collections.abc import Iterator
+from functools import partial
+
 import trio
+from counted_steps import counted_calls
+from quietness import quiet
 from served_drivers import Client, Drivers, post
 
 from omq.drivers.queue import QueueDriver
@@ -8,15 +13,25 @@ from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin import MOST_DEALT
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import ACCEPTED
-from omq.drivers.shared_window import SharedWindow
+from omq.drivers.shared_window import TOLD_AT_ONCE, SharedWindow
 
 CONSUMERS = 1000
+
+TOPICS = 3 * TOLD_AT_ONCE
+
+QUEUES = 200
+
+MOST_CALLS = 9000
+"""A number of calls for each acknowledgement; to ask the consumers of all queues takes more."""
+
+TRANSIENT = QueueOptions(durable=False)
 
 WINDOW = 150
 
 
 def test_room_is_told_once_to_each_topic_that_waits_and_only_where_there_was_none() -> None:
     told: list[str] = []
+    begun: list[Iterator[None]] = []
 
     def one(freed: SharedWindow) -> None:
         assert freed is window
@@ -28,7 +43,7 @@ def test_room_is_told_once_to_each_topic_that_waits_and_only_where_there_was_non
     def three(freed: SharedWindow) -> None:
         raise AssertionError
 
-    window = SharedWindow(2)
+    window = SharedWindow(2, begun.append)
     for member in range(100):
         window.join(member, 0)
     for unsettled, room, expected in ((1, 1, []), (2, 0, []), (1, 1, ["two", "one"]), (0, 2, [])):
@@ -51,6 +66,59 @@ def test_room_is_told_once_to_each_topic_that_waits_and_only_where_there_was_non
     window.set(4)
     window.set(5)
     assert (window.room(), len(told)) == (2, 3)
+    assert not begun
+
+
+def test_room_is_told_to_many_topics_one_by_one_until_it_is_taken() -> None:
+    told: list[int] = []
+    begun: list[Iterator[None]] = []
+    window = SharedWindow(1, begun.append)
+    window.join("member", 1)
+
+    def tell(topic: int, freed: SharedWindow) -> None:
+        told.append(topic)
+
+    for topic in range(TOPICS):
+        window.call_when_freed(partial(tell, topic))
+    window.count("member", 0)
+    window.freed()
+    assert told == list(reversed(range(TOLD_AT_ONCE)))
+    window.freed()
+    (others,) = begun
+    next(others)
+    next(others)
+    assert told[TOLD_AT_ONCE:] == [TOLD_AT_ONCE, TOLD_AT_ONCE + 1]
+    window.count("member", 1)
+    assert list(others) == []
+    assert len(told) == TOLD_AT_ONCE + 2
+    window.count("member", 0)
+    window.freed()
+    assert len(told) == 2 * TOLD_AT_ONCE + 2
+    assert len(list(begun[1])) == TOPICS - 2 * TOLD_AT_ONCE - 2
+    assert sorted(told) == list(range(TOPICS))
+
+
+async def test_room_in_a_window_of_many_queues_wakes_few_and_serves_all(drivers: Drivers) -> None:
+    """Each acknowledgement makes room for one message, and each queue has some."""
+    window = SharedWindow(1, drivers.catalogue.begin)
+    queues = [await drivers.catalogue.declare_queue(b"q%d" % each, TRANSIENT) for each in range(QUEUES)]
+    clients = {Client(queue): queue for queue in queues}
+    for client, queue in clients.items():
+        client.request(10)
+        assert isinstance(client.channel, RoundRobinChannel)
+        client.channel.share(window)
+        await post(queue, b"a", b"b")
+    await quiet()
+    with counted_calls() as calls:
+        for left in range(2 * QUEUES, 0, -1):
+            assert sum(queue.ready for queue in queues) == left - 1
+            (busy,) = [client for client, queue in clients.items() if queue.unacknowledged]
+            busy.settle((await busy.read()).got[-1].id)
+            await quiet()
+    assert [queue.unacknowledged for queue in queues] == [0] * QUEUES
+    assert calls.total < 2 * QUEUES * MOST_CALLS
+    for client in clients:
+        client.close()
 
 
 class Dealt(trio.abc.Instrument):
@@ -67,11 +135,31 @@ class Dealt(trio.abc.Instrument):
         self._before = ready
 
 
+async def test_room_passes_from_many_queues_without_messages_to_the_others(drivers: Drivers) -> None:
+    window = SharedWindow(1, drivers.catalogue.begin)
+    queues = [await drivers.catalogue.declare_queue(b"q%d" % each, TRANSIENT) for each in range(QUEUES)]
+    clients = [Client(queue) for queue in queues]
+    for client, queue in zip(clients, queues, strict=True):
+        client.request(10)
+        assert isinstance(client.channel, RoundRobinChannel)
+        client.channel.share(window)
+        await post(queue, b"a")
+        await quiet()
+    assert [queue.unacknowledged for queue in queues] == [1, *[0] * (QUEUES - 1)]
+    for queue in queues[1:-1]:
+        queue.purge()
+    clients[0].settle((await clients[0].read()).got[-1].id)
+    await quiet()
+    assert [queue.unacknowledged for queue in queues] == [*[0] * (QUEUES - 1), 1]
+    for client in clients:
+        client.close()
+
+
 async def test_messages_for_many_consumers_that_share_a_window_are_assigned_in_steps(
     drivers: Drivers,
 ) -> None:
     queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
-    window = SharedWindow(WINDOW)
+    window = SharedWindow(WINDOW, drivers.catalogue.begin)
     clients = [Client(queue) for _ in range(CONSUMERS)]
     for client in clients:
         client.request(100)
@@ -92,7 +180,7 @@ async def test_messages_for_many_consumers_that_share_a_window_are_assigned_in_s
 
 async def test_a_closed_consumer_that_shared_a_window_settles_nothing(drivers: Drivers) -> None:
     queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
-    window = SharedWindow(WINDOW)
+    window = SharedWindow(WINDOW, drivers.catalogue.begin)
     client = Client(queue)
     client.request(WINDOW)
     client.channel.share(window)

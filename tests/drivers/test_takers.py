@@ -98,7 +98,7 @@ async def test_a_limited_queue_asks_few_of_many_idle_consumers(drivers: Drivers)
 async def test_room_in_a_window_of_many_asks_few(drivers: Drivers) -> None:
     """Also where others than these have the queue, too, and all take turns."""
     queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
-    window = SharedWindow(5)
+    window = SharedWindow(5, drivers.catalogue.begin)
     alone, *clients = consumers(queue, 1)
     share(clients, window)
     await post(queue, *bodies(20))
@@ -119,7 +119,7 @@ async def test_room_in_a_window_of_many_asks_few(drivers: Drivers) -> None:
 async def test_consumers_that_wait_for_a_window_get_all_messages(drivers: Drivers) -> None:
     """Some are paused, cancelled or closed meanwhile, or leave the window: no other one is forgotten."""
     queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
-    window = SharedWindow(1)
+    window = SharedWindow(1, drivers.catalogue.begin)
     clients = [Client(queue) for _ in range(8)]
     for client in clients:
         client.request(10)
@@ -157,7 +157,7 @@ async def test_consumers_that_wait_for_a_window_get_all_messages(drivers: Driver
 async def test_a_window_that_several_queues_share_serves_all_of_them(drivers: Drivers) -> None:
     names = (b"a", b"b", b"c")
     queues = [await drivers.catalogue.declare_queue(name, TRANSIENT) for name in names]
-    window = SharedWindow(1)
+    window = SharedWindow(1, drivers.catalogue.begin)
     clients = [Client(queue) for queue in queues for _ in range(3)]
     for client in clients:
         client.request(10)

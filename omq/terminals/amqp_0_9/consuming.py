@@ -2,7 +2,7 @@
 
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -49,6 +49,7 @@ class Consuming:
     """The consumers of one connection."""
 
     __slots__ = (
+        "_begin",
         "_deferred",
         "_direct",
         "_fail",
@@ -69,11 +70,13 @@ class Consuming:
         fail: Callable[[AmqpChannel, ChannelProblem], None],
         direct: DirectLeases | None,
         woken: Callable[[Consumer], None],
+        begin: Callable[[Iterator[None]], None],
         *,
         tells_cancels: bool,
     ) -> None:
         """Create it without consumers. `fail` ends a channel. `direct` is None if there is no direct mode.
-        `woken` is called with a consumer that may have messages. `tells_cancels`: whether the client wants to
+        `woken` is called with a consumer that may have messages. `begin` does long work that outlives the
+        connection, in steps (`Errands.begin`). `tells_cancels`: whether the client wants to
         know that a queue of a consumer was deleted.
         """
         self._topology = topology
@@ -83,6 +86,7 @@ class Consuming:
         self._fail = fail
         self._direct = direct
         self._woken = woken
+        self._begin = begin
         self._tells_cancels = tells_cancels
         self._deferred: list[tuple[AmqpChannel, Method]] | None = None
         """The notices to the consumers of a queue that is being deleted. They follow the answer."""
@@ -97,7 +101,7 @@ class Consuming:
             if channel.shared is not None and count:
                 channel.shared.set(count)
                 return
-            channel.shared = SharedWindow(count) if count else None
+            channel.shared = SharedWindow(count, self._begin) if count else None
             for consumer in list(channel.consumers.values()):
                 consumer.share(channel.shared)
                 await slices.step()

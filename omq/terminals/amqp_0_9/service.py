@@ -106,6 +106,7 @@ class Service:
             channels.fail,
             direct,
             ready.woken,
+            context.begin,
             tells_cancels=client.wants_cancels,
         )
         self._commands = Commands(
