@@ -1,5 +1,6 @@
 """Work of one connection for thousands of messages, queues or channels is divided into short steps."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,13 @@ import trio
 from counted_steps import counted_calls, watched
 from server.conversation import InProcess, eventually, serving
 
+from omq.drivers import slices
 from omq.terminals.amqp_0_9.posts import MOST_BATCHES, MOST_MESSAGES
 from omq.terminals.connection import forwarding, transport
 
+from .broker import Broker
 from .raw_client import Client
+from .test_direct import Dmp, envelope, lease
 from .test_long_ends import OPENAMQ, answer, connected, consuming, replies, the_queue
 from .test_many_consumers import flow, held
 from .wire import (
@@ -65,12 +69,12 @@ async def with_queues(host: InProcess, count: int = QUEUES) -> Client:
     return client
 
 
-async def with_bound_queues(host: InProcess) -> Client:
+async def with_bound_queues(host: InProcess, count: int = QUEUES) -> Client:
     """Return such a connection, which has bound all of them to the fanout exchange `e`."""
-    client = await with_queues(host)
+    client = await with_queues(host, count)
     await answer(client, declare_exchange(1, "e", "fanout"))
-    await sent(client, *[bind(1, str(number), "e") for number in range(QUEUES)])
-    assert {reply.name for reply in await replies(client, QUEUES)} == {"bind-ok"}
+    await sent(client, *[bind(1, str(number), "e") for number in range(count)])
+    assert {reply.name for reply in await replies(client, count)} == {"bind-ok"}
     return client
 
 
@@ -297,4 +301,20 @@ async def test_many_channels_are_closed_in_short_steps(tmp_path: Path) -> None:
             for _ in channels:
                 assert (await trio.to_thread.run_sync(client.wait)).name == "channel.close-ok"
         assert calls.longest < SHORT_STEP
+        client.close()
+
+
+async def test_the_messages_of_a_sink_are_posted_to_many_queues_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as host:
+        client = await with_bound_queues(host, 20)
+        broker = Broker(("127.0.0.1", host.port))
+        leased = await trio.to_thread.run_sync(lease, client, 10, "e")
+        with closing(broker), closing(await trio.to_thread.run_sync(Dmp, broker, leased)) as sink:
+            monkeypatch.setattr(slices, "SLICE_SECONDS", -1)
+            with watched(lambda: messages_in(host)) as posted:
+                await trio.to_thread.run_sync(sink.socket.sendall, envelope("k", b"x"))
+                await eventually(lambda: messages_in(host) == 20)
+            assert posted.largest_rise() == 1
         client.close()

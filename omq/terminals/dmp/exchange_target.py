@@ -14,11 +14,12 @@ from omq.drivers.confirmation import CONFIRMED, Confirmation, all_of
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.routed_topic import RoutedTopic
 from omq.drivers.sequences import Origin
+from omq.drivers.slices import Slices
 from omq.drivers.uploads import Upload
 from omq.exchanges.types import DEFAULT
 from omq.protocol.amqp.head import PLAIN_HEAD, names
 from omq.protocol.dmp.envelopes import MANDATORY, EnvelopeBatch, LongEnvelope
-from omq.terminals.connection.routing import NOTED_IN_TURN, TARGETS_IN_TURN, chosen, routed
+from omq.terminals.connection.routing import NOTED_IN_TURN, chosen, routed
 from omq.terminals.dmp.sink import SinkService
 from omq_storage.batches import Batch, joined
 
@@ -100,10 +101,10 @@ class ExchangeTarget:
     async def _offer_all(self, groups: Mapping[RoutedTopic, _Group]) -> list[Confirmation]:
         """Post the messages of these groups. Raise Refused."""
         offered: list[Confirmation] = []
-        for number, (topic, group) in enumerate(groups.items(), 1):
-            if not number % TARGETS_IN_TURN:
-                await trio.lowlevel.checkpoint()
+        slices = Slices()
+        for topic, group in groups.items():
             offered.append(await self._offer(topic, group))
+            await slices.step()
         return offered
 
     async def _offer(self, topic: RoutedTopic, group: _Group) -> Confirmation:
