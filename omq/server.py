@@ -233,8 +233,11 @@ async def _forbidden(terminal: Terminal, session: Session, slices: Slices) -> st
 
 
 def check_files(config: Config) -> None:
-    """Raise ConfigError when a file that the configuration names cannot be used."""
-    certificates(config)
+    """Raise ConfigError when a file that the configuration names cannot be used. Log a warning for each file
+    with a certificate that has expired or soon will.
+    """
+    if (shown := certificates(config)) is not None:
+        shown.warn_of_expiry()
 
 
 @asynccontextmanager

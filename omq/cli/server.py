@@ -152,9 +152,9 @@ def main() -> None:
         config = configuration(arguments, passed)
     except ConfigError as problem:
         sys.exit(_refuse(str(problem)))
+    set_up_logging(arguments.log_format, config.log_level, config.log_levels)
     if arguments.check_config:
         _check(config)
-    set_up_logging(arguments.log_format, config.log_level, config.log_levels)
     # If a file is truncated under LMDB's memory map, the process dies by SIGBUS: then print the stack.
     faulthandler.enable()
     look_seldom()

@@ -4,10 +4,12 @@ import re
 import socket
 import struct
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from certificates import Authority
 from cli_helpers import Shell
 from forked import run_forked
 from server_command import COMMAND, run_server, running_server
@@ -175,6 +177,17 @@ def test_a_ping_does_not_measure_how_long_the_server_checks_the_secret(tmp_path:
         server.join(60)
     assert (done.returncode, done.stderr) == (0, b"")
     assert len(asked) == 2
+
+
+def test_a_certificate_that_has_expired_is_told_where_the_configuration_is_checked(tmp_path: Path) -> None:
+    """A server would start with it."""
+    shown = Authority(tmp_path / "certificates").issue(
+        "127.0.0.1", ends=datetime.now(UTC) - timedelta(hours=1)
+    )
+    done = run_server("--tls-cert", shown.cert, "--tls-key", shown.key, "--check-config")
+    assert (done.returncode, done.stdout) == (0, "omq-server: the configuration can be used\n")
+    (line,) = done.stderr.splitlines()
+    assert f"tls_cert: a certificate in {shown.cert} has expired" in line
 
 
 def test_options_correct_a_file_that_could_not_be_used_alone(tmp_path: Path) -> None:
