@@ -28,8 +28,8 @@ def body(number: int) -> bytes:
     return b"%d" % number + bytes(SIZE)
 
 
-async def test_a_client_that_reads_late_gets_everything_in_order(store: Path) -> None:
-    count = 2500
+async def test_a_client_that_reads_late_gets_everything_in_order(store: Path, clock: MockClock) -> None:
+    count = 2500  # time stands still: a client that takes nothing for a second would be stalled
     async with serving(store, amqp1_credit=count) as host, opened(host.port) as client:
         stream = await trio.open_tcp_stream("127.0.0.1", host.port)
         async with stream:
