@@ -72,13 +72,20 @@ def give_to_owner(path: Path) -> None:
 
     Does nothing for other users than root, who cannot change owners.  Raises OSError.
     """
-    owner = path.stat()
     root = 0
-    if os.geteuid() != root or owner.st_uid == root:
+    if os.geteuid() != root:
         return
-    for _, directories, files, parent in os.fwalk(path.resolve()):
-        for name in (*directories, *files):
-            _give(name, parent, owner, root)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        owner = os.fstat(directory)
+        if owner.st_uid == root:
+            return
+        # Not by the path: the owner of a directory above may let it lead to another one meanwhile.
+        for _, directories, files, parent in os.fwalk(".", dir_fd=directory):
+            for name in (*directories, *files):
+                _give(name, parent, owner, root)
+    finally:
+        os.close(directory)
 
 
 def _give(name: str, parent: int, owner: os.stat_result, giver: int) -> None:

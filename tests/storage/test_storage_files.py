@@ -9,7 +9,14 @@ import pytest
 
 from omq_storage.checksummed import verify, verify_and_decode, with_checksum
 from omq_storage.errors import DamagedRecord
-from omq_storage.files import create, has_room, make_directory, sync_directory, write_durably
+from omq_storage.files import (
+    create,
+    give_to_owner,
+    has_room,
+    make_directory,
+    sync_directory,
+    write_durably,
+)
 from omq_storage.mounts import UNKNOWN, is_same_mount, mount_id
 from omq_storage.reserved_space import SPARE_FILE, SPARE_OCTETS, ReservedSpace
 
@@ -78,6 +85,28 @@ def test_a_directory_below_a_file_is_refused_with_the_name_of_the_file(tmp_path:
         with pytest.raises(NotADirectoryError) as raised:
             make_directory(path)
         assert raised.value.filename == str(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_owner_of_a_directory_gets_nothing_of_another_that_takes_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, other = tmp_path / "theirs", tmp_path / "other"
+    for parent, name in ((theirs, "made"), (other, "secret")):
+        (parent / "store").mkdir(parents=True)
+        (parent / "store" / name).touch()
+    os.chown(theirs / "store", 1234, 5678)
+    walk = os.fwalk
+
+    def moved_before(*place: object, **options: object) -> object:
+        theirs.rename(tmp_path / "moved")
+        theirs.symlink_to(other)
+        return walk(*place, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "fwalk", moved_before)
+    give_to_owner(theirs / "store")
+    owners = [(tmp_path / file).stat().st_uid for file in ("moved/store/made", "other/store/secret")]
+    assert owners == [1234, 0]
 
 
 def test_the_reserved_space_is_released_and_taken_again(tmp_path: Path) -> None:
