@@ -105,12 +105,19 @@ def _backup(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _locked(store: Path) -> Iterator[None]:
-    """Lock a store.  At the end, give files that root has created in it to its owner, who runs the server."""
+    """Lock a store.  At the end, give files that root has created in it to its owner, who runs the server.
+
+    Root may not be allowed to, in a container for example.  That must not hide what the command found.
+    """
     with lock_store(store):
         try:
             yield
         finally:
-            give_to_owner(store)
+            try:
+                give_to_owner(store)
+            except OSError as problem:
+                why = problem.strerror or problem
+                _say(f"{store}: what root has created here still belongs to root: {why}")
 
 
 def _require_store(store: Path) -> None:

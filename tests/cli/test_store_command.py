@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import Shell, running_server
+from cli_helpers import SECONDS, Shell, running_server
 from small_disk import DISK_OCTETS
 
 from omq.blocking import connect
@@ -97,6 +99,34 @@ def test_what_root_repairs_still_belongs_to_the_owner_of_the_store(tmp_path: Pat
         }
         assert owners == {(1234, 5678)}
     assert foreign.stat().st_uid == 0
+
+
+CANNOT_GIVE = """
+import ctypes, sys
+PR_CAPBSET_DROP, CAP_CHOWN = 24, 0
+assert not ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_CHOWN, 0, 0, 0)
+import os
+os.execv(sys.executable, [sys.executable, "-c", "from omq.cli.start import main; main()", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_root_that_may_give_nothing_away_still_reports_what_is_lost(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with running_server(tmp_path) as shell:
+        shell.ok("declare", "notes", "--persistence", "strong")
+        shell.ok("pub", "notes", "second", "--confirm")
+    damaged(store)
+    for path in (store, *store.rglob("*")):
+        os.chown(path, 1234, 5678)
+    command = [sys.executable, "-c", CANNOT_GIVE, "store", "repair", "--store", store]
+    done = subprocess.run(command, capture_output=True, timeout=SECONDS)
+    sentence = b"strong: messages 1 to 1 of 'notes' cannot be read."
+    assert sentence in done.stdout.splitlines()
+    assert done.stdout.endswith(b"The store can be used again.\n")
+    last = f"omq: {store}: what root has created here still belongs to root: Operation not permitted"
+    assert done.stderr.decode().splitlines()[-1] == last
+    assert done.returncode == 0
 
 
 def test_a_backup_with_a_check_tells_of_damage(tmp_path: Path) -> None:
