@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from omq.protocol.amqp_1_0 import frames, performatives
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.connection import (
+    FLOW_OCTETS,
+    FLOWS_AT_ONCE,
     HEADER,
     MAX_FRAME,
     SASL_HEADER,
@@ -24,6 +26,7 @@ from omq.protocol.amqp_1_0.events import (
     SessionEnded,
 )
 from omq.protocol.amqp_1_0.frames import FrameType
+from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.performatives import (
     Accepted,
     Attach,
@@ -36,6 +39,7 @@ from omq.protocol.amqp_1_0.performatives import (
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
+    Transfer,
 )
 
 
@@ -197,3 +201,40 @@ def test_any_octets_are_events_or_the_end(some: list[bytes], framed: bool) -> No
         list(connection.feed(octets))
         peer.say(frames.write(0, octets) if framed else octets)
     assert link.credit <= 100
+
+
+def with_flows(peer: Peer, count: int) -> list[SendingLink]:
+    """Attach links, and let the server tell the credit of each."""
+    links = [peer.attach_receiver(handle, f"{handle}") for handle in range(count)]
+    for link in links:
+        link.drained()
+    return links
+
+
+def test_many_flows_leave_in_portions_and_transfers_that_waited_follow_them(peer: Peer) -> None:
+    links = with_flows(peer, 2 * FLOWS_AT_ONCE + 1)
+    links[0].session.outgoing.wait(links[0], frame(Transfer(0, more=True), b"x"))
+    peer.say(frame(Flow(0, 9, 0, 1)))
+    assert not peer.connection.may_flush
+    first = peer.heard()
+    assert len(first) == FLOWS_AT_ONCE
+    assert peer.connection.output == (len(links) - FLOWS_AT_ONCE) * FLOW_OCTETS
+    assert not peer.connection.may_flush
+    second = peer.heard()
+    assert peer.connection.may_flush
+    assert peer.connection.output
+    peer.connection.flush()
+    *third, transfer = peer.heard()
+    assert isinstance(transfer, Transfer)
+    assert [said.handle for said in (*first, *second, *third) if isinstance(said, Flow)] == [
+        *range(len(links))
+    ]
+    assert not peer.connection.output
+
+
+def test_what_is_left_of_many_flows_is_freed_with_a_lost_connection(peer: Peer) -> None:
+    with_flows(peer, 2 * FLOWS_AT_ONCE + 1)
+    peer.heard()
+    peer.connection.lost()
+    assert len(list(peer.connection.free())) > FLOWS_AT_ONCE
+    assert len(peer.heard()) == FLOWS_AT_ONCE + 1

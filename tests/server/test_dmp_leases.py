@@ -386,6 +386,26 @@ async def test_news_of_a_closed_principal_go_nowhere(store: Path) -> None:
         assert (await said(other))[0].startswith(b"502 SYNTAX-ERROR 0 messages stored; envelope 1: ")
 
 
+async def test_no_lease_of_many_that_expire_together_can_be_used(clock: MockClock) -> None:
+    """Nor is its use remembered too long: the last ones are over before `expire` has come to them."""
+    leases = Leases(60, MANY, same_host=True)
+    principal, who = Principal("here", b"tester", None), Identity(ClientAccount(EVERYTHING))
+    used, unused = (
+        [leases.grant(LeasedSink(Topic(0, b"t")), principal, who) for _ in range(MANY)] for _ in "ab"
+    )
+    for one in used:
+        assert not isinstance(leases.use(one, "here"), LeaseProblem)
+    clock.jump(61)
+    assert leases.use(unused[-1], "here") is LeaseProblem.NOT_VALID
+    assert leases.use(used[-1], "here") is LeaseProblem.USED
+    assert len(leases) > 0
+    clock.jump(601)
+    assert leases.use(used[-1], "here") is LeaseProblem.NOT_VALID
+    while leases.expire():
+        pass
+    assert len(leases) == len(principal.leases) == 0
+
+
 async def test_leases_remember_only_so_many_used_ones(clock: MockClock) -> None:
     async def report(end: DmpEnd, topic: bytes, what: str | Unavailable) -> None:
         raise AssertionError((end, topic, what))
