@@ -399,6 +399,7 @@ class Spool:
     def _free(self, extent: SpoolExtent) -> None:
         self._large.pop(extent.page, None)
         self._pages.give(extent.page, pages_of(extent.octets))
+        self._count()
         self.room.freed()
         if not self._pages.used:
             self.changed.set()

@@ -368,6 +368,22 @@ async def test_pages_that_are_read_are_not_used_again(
     assert used_pages(spool) == 0
 
 
+async def test_the_index_is_counted_again_when_dropped_messages_are_read_no_more(
+    spool: Spool, tails: TailMemory, readers: trio.CapacityLimiter
+) -> None:
+    extents = [(await written(spool, block(id, [AT_ONCE_OCTETS])))[0] for id in range(1, 6)]
+    async with trio.open_nursery() as nursery:
+        await readers.acquire_on_behalf_of("a reader of another extent")
+        for extent in extents[1::2]:
+            nursery.start_soon(spool.read, extent)
+        await wait_all_tasks_blocked()
+        spool.drop(extents)
+        assert tails.used == spool.octets > 0
+        readers.release_on_behalf_of("a reader of another extent")
+    assert spool.octets == 0
+    assert tails.used == 0
+
+
 @pytest.mark.usefixtures("is_cached")
 async def test_a_small_extent_is_read_without_a_thread(spool: Spool, readers: trio.CapacityLimiter) -> None:
     (small,) = await written(spool, block(1, [100]))
