@@ -101,7 +101,7 @@ def test_the_owner_of_a_directory_gets_nothing_of_another_that_takes_its_path(
     def moved_before(*place: object, **options: object) -> object:
         theirs.rename(tmp_path / "moved")
         theirs.symlink_to(other)
-        return walk(*place, **options)  # type: ignore[call-overload]
+        return walk(*place, **options)  # type: ignore[call-overload]  # as the caller does
 
     monkeypatch.setattr(os, "fwalk", moved_before)
     give_to_owner(theirs / "store")
