@@ -292,14 +292,6 @@ class Replies:
         """Return the octets of the answers that are ready."""
         if not self._queue:
             return b""
-        match self._queue[0]:
-            case _Answer(octets, None) if len(octets) >= COLLECTED_OCTETS:  # copied no further
-                self.octets -= len(octets) + ANSWER_OCTETS
-                self._queue.pop(0)
-                self.has_room()
-                return octets
-            case _:
-                pass
         ready = bytearray()
         while self._queue and len(ready) < COLLECTED_OCTETS:
             answer = self._queue[0]
