@@ -172,9 +172,7 @@ class Leases:
         return found
 
     async def end_with(self, principal: Principal) -> None:
-        """End the unused leases of a principal, whose connection is over, in slices. A cancellation has no
-        effect before.
-        """
+        """End the unused leases of a principal, whose connection is over, in slices. Nothing cancels that."""
         principal.end()
         slices = Slices()
         with trio.CancelScope(shield=True):

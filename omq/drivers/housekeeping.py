@@ -117,7 +117,7 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
     elif refusal is not None:
         left = catalogue.disk.free >> 20
         log.error("the disk has %d MiB left: nothing more is stored until there is room", left)
-    elif before == NOT_IN_PLACE:
+    elif before is NOT_IN_PLACE:
         log.warning("%s: the store is in its directory again", store)
     else:
         log.warning("there is room on the disk again")

@@ -74,15 +74,22 @@ def test_check_and_repair_of_a_damaged_store(tmp_path: Path) -> None:
         assert b"2" in heard.stderr  # the gap is told
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_what_root_repairs_still_belongs_to_the_owner_of_the_store(tmp_path: Path) -> None:
-    store, foreign = tmp_path / "store", tmp_path / "foreign"
+def damaged_store_of_another(tmp_path: Path) -> tuple[Path, Shell]:
+    """Return a store that belongs to another user and has a damaged message, and the shell that made it."""
+    store = tmp_path / "store"
     with running_server(tmp_path) as shell:
         shell.ok("declare", "notes", "--persistence", "strong")
         shell.ok("pub", "notes", "second", "--confirm")
     damaged(store)
     for path in (store, *store.rglob("*")):
         os.chown(path, 1234, 5678)
+    return store, shell
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_root_repairs_still_belongs_to_the_owner_of_the_store(tmp_path: Path) -> None:
+    store, shell = damaged_store_of_another(tmp_path)
+    foreign = tmp_path / "foreign"
     foreign.write_text("of root, and not created here")
     (store / "linked").hardlink_to(foreign)
     (store / "symbolic").symlink_to(foreign)
@@ -112,13 +119,7 @@ os.execv(sys.executable, [sys.executable, "-c", "from omq.cli.start import main;
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_root_that_may_give_nothing_away_still_reports_what_is_lost(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with running_server(tmp_path) as shell:
-        shell.ok("declare", "notes", "--persistence", "strong")
-        shell.ok("pub", "notes", "second", "--confirm")
-    damaged(store)
-    for path in (store, *store.rglob("*")):
-        os.chown(path, 1234, 5678)
+    store, _ = damaged_store_of_another(tmp_path)
     command = [sys.executable, "-c", CANNOT_GIVE, "store", "repair", "--store", store]
     done = subprocess.run(command, capture_output=True, timeout=SECONDS)
     sentence = b"strong: messages 1 to 1 of 'notes' cannot be read."
