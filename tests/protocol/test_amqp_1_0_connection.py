@@ -123,6 +123,23 @@ def test_the_connection_ends_with_its_error(octets: bytes, expected: Condition) 
     assert peer.say(frame(Close())) == ([] if expected is Condition.FRAMING_ERROR else [Closed(None)])
 
 
+def test_the_clients_close_may_come_together_with_the_frame_that_ends_the_connection(peer: Peer) -> None:
+    broken, ignored = frames.write(0, b"\x41"), frame(Begin(None, 0, 1, 1))
+    error = performatives.write(Error("amqp:x", "tired"))
+    ended, failed, closed = peer.say(broken + ignored + frame(Close(error)) + ignored)
+    assert ended == ConnectionEnded()
+    assert isinstance(failed, Closed)
+    assert failed.problem is not None
+    assert closed == Closed(Error("amqp:x", "tired"))
+    assert condition(peer.heard()) == Condition.DECODE_ERROR.value
+
+
+def test_after_two_broken_frames_in_one_read_nothing_is_waited_for(peer: Peer) -> None:
+    broken = frames.write(0, b"\x41")
+    assert len(peer.say(broken + broken + frame(Close()))) == 2
+    assert peer.connection.stage is Stage.CLOSED
+
+
 def test_the_client_closes(peer: Peer) -> None:
     link = peer.attach_receiver()
     error = performatives.write(Error("amqp:x", "tired"))

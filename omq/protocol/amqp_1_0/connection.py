@@ -284,11 +284,15 @@ class AmqpConnection:
         The octets that the caller leaves, when it stops at an event, are taken by the next call.
         """
         self._reader.add(octets)
-        try:
-            yield from self._advance()
-            self._refused = b"", 0
-        except (ConditionRaised, DecodeError) as problem:
-            yield from self._fail(problem)
+        is_read = False
+        while not is_read:
+            try:
+                yield from self._advance()
+                is_read = True
+            except (ConditionRaised, DecodeError) as problem:
+                # Go on behind the frame: the client's close may have come with it. A second problem ends all.
+                yield from self._fail(problem)
+        self._refused = b"", 0
 
     @property
     def pending(self) -> int:
