@@ -1,10 +1,7 @@
 """`omq sub`: print the messages of topics as they arrive."""
 
 import argparse
-import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,7 +11,6 @@ import trio
 
 from omq.access.rights import Names
 from omq.cli.output import (
-    for_terminal,
     formatted,
     joined,
     json_envelope,
@@ -23,6 +19,7 @@ from omq.cli.output import (
     watch_output,
     write_all,
 )
+from omq.cli.printer import Printer, StoppedClock
 from omq.cli.saving import Files
 from omq.cli.since import replay_since
 from omq.client import Client, ConnectionLost, EnvelopeRun, FeedFailed, MessageRun, OmqError, ServerError
@@ -53,7 +50,7 @@ async def sub(client: Client, options: argparse.Namespace) -> None:
     """Print messages until there are enough, nothing comes for too long, or all topics are deleted."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch_output, nursery.cancel_scope)
-        printer = _Printer(options.format, options.count, options.timeout, nursery.cancel_scope)
+        printer = Printer(options.format, options.count, options.timeout, nursery.cancel_scope)
         with printer.waiting:
             await _Subscriber(client, options, printer).run()
         nursery.cancel_scope.cancel()
@@ -64,81 +61,10 @@ async def sub(client: Client, options: argparse.Namespace) -> None:
         )
 
 
-class _Printer:
-    """Prints to standard output; the tasks of all topics share it."""
-
-    def __init__(self, form: str, count: int | None, timeout: float | None, end: trio.CancelScope) -> None:
-        self.left = count
-        """The number of messages still to print; None for no limit."""
-        self.waiting = trio.CancelScope()
-        """Cancelled when no message has arrived for the timeout."""
-        self.form = form
-        self._timeout = math.inf if timeout is None else timeout
-        self._rest = self._timeout
-        self._pauses = 0
-        self._end = end
-        self._lock = trio.Lock()
-        self._is_terminal = os.isatty(1)
-        self._wait()
-
-    def _wait(self) -> None:
-        self._rest = self._timeout
-        if not self._pauses:
-            self.waiting.deadline = trio.current_time() + self._rest
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Do not count the time of this block as silence of the server."""
-        if not self._pauses:
-            self._rest = self.waiting.deadline - trio.current_time()
-        self._pauses += 1
-        self.waiting.deadline = math.inf
-        try:
-            yield
-        finally:
-            self._pauses -= 1
-            if not self._pauses:
-                self.waiting.deadline = trio.current_time() + self._rest
-
-    async def print(self, count: int, text: Callable[[int], bytes]) -> int:
-        """Print the first of `count` messages, up to the number still to print, and return the number
-        printed. `text` formats them.
-        """
-        async with self._lock:
-            wanted = count if self.left is None else min(count, self.left)
-            if wanted:
-                octets = text(wanted)
-                if self._is_terminal:
-                    octets = for_terminal(self.form, octets)
-                with self.paused():  # a slow reader of our output is no silence of the server
-                    # Write directly to the descriptor: no buffer holds back messages, and a run is one write.
-                    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
-                self._wait()
-                if self.left is not None:
-                    self.left -= wanted
-            return wanted
-
-    def arrived(self) -> None:
-        """Note that a part of a message has come: the server is not silent."""
-        self._wait()
-
-    def saved(self) -> None:
-        """Count a message that is saved, and end after the last one that is wanted."""
-        self._wait()
-        if self.left is not None:
-            self.left -= 1
-            if not self.left:
-                self.end()
-
-    def end(self) -> None:
-        """End the command: the last message is printed and confirmed."""
-        self._end.cancel()
-
-
 class _Subscriber:
     """The printed topics: the named ones, and those that match patterns."""
 
-    def __init__(self, client: Client, options: argparse.Namespace, printer: _Printer) -> None:
+    def __init__(self, client: Client, options: argparse.Namespace, printer: Printer) -> None:
         self._client = client
         self._options = options
         self._printer = printer
@@ -152,17 +78,11 @@ class _Subscriber:
         """Print until all named topics are deleted; without end if there is a pattern."""
         async with trio.open_nursery() as nursery:
             for name in self._named:
-                nursery.start_soon(self._print, name, self._options.replay, None, self._begun())
+                nursery.start_soon(self._print, name, self._options.replay, None, self._printer.stop_clock())
             if self._patterns:
-                nursery.start_soon(self._look, nursery, self._begun())
+                nursery.start_soon(self._look, nursery, self._printer.stop_clock())
 
-    def _begun(self) -> ExitStack:
-        """Stop the clock until this is closed: when a subscription has begun, and its messages can come."""
-        begun = ExitStack()
-        begun.enter_context(self._printer.paused())
-        return begun
-
-    async def _look(self, nursery: trio.Nursery, begun: ExitStack) -> None:
+    async def _look(self, nursery: trio.Nursery, begun: StoppedClock) -> None:
         """Find matching topics, including those that appear later, and print them."""
         matching = Names.of_octets(self._patterns)
         ids: set[int] = set()
@@ -172,7 +92,7 @@ class _Subscriber:
                 # Wait for the connection first: the time of an outage is no time of the server's answer.
                 await self._client.ping()
                 before = trio.current_time()
-                with self._printer.paused():  # a long list takes seconds
+                with self._printer.stop_clock():  # a long list takes seconds
                     infos = await self._client.topics()
             except ConnectionLost:
                 if not self._options.reconnect or self._client.ended:
@@ -181,14 +101,14 @@ class _Subscriber:
                 continue
             for info in infos:
                 if info.topic in matching and info.topic not in self._named and info.id not in ids:
-                    nursery.start_soon(self._print_found, info, start, self._begun())
+                    nursery.start_soon(self._print_found, info, start, self._printer.stop_clock())
             # A topic that is deleted and created again has another id.
             ids = {info.id for info in infos}
             start = None
             begun.close()
             await trio.sleep(max(LOOK_SECONDS, LOOK_SHARE * (trio.current_time() - before)))
 
-    async def _print_found(self, info: TopicInfo, start: Start | None, begun: ExitStack) -> None:
+    async def _print_found(self, info: TopicInfo, start: Start | None, begun: StoppedClock) -> None:
         """Print a topic that matches a pattern. `start` is None for a topic that appeared later, which is
         printed from its beginning. If the server refuses a topic, report it and continue with the others.
         """
@@ -202,7 +122,7 @@ class _Subscriber:
         except (ServerError, FeedFailed) as error:
             say(str(error))
 
-    async def _print(self, name: bytes, start: Start, info: TopicInfo | None, begun: ExitStack) -> None:
+    async def _print(self, name: bytes, start: Start, info: TopicInfo | None, begun: StoppedClock) -> None:
         """Print one topic until it is deleted. Close `begun` when its messages can come."""
         with begun:
             while True:
@@ -234,7 +154,7 @@ class _Subscriber:
             case _:
                 assert_never(start)
 
-    async def _print_messages(self, name: bytes, replay: Replay, begun: ExitStack) -> None:
+    async def _print_messages(self, name: bytes, replay: Replay, begun: StoppedClock) -> None:
         credit = self._options.credit
         printer = self._printer
         async with self._client.subscribe(name, replay, credit=credit) as subscription:
@@ -256,7 +176,7 @@ class _Subscriber:
                     # Until it is cancelled: a gap after the last message is not reported.
                     await trio.sleep_forever()
 
-    async def _print_envelopes(self, name: bytes, replay: Replay, begun: ExitStack) -> None:
+    async def _print_envelopes(self, name: bytes, replay: Replay, begun: StoppedClock) -> None:
         printer = self._printer
         async with self._client.feed(name, replay) as feed:
             begun.close()
@@ -276,7 +196,7 @@ class _Subscriber:
                 if printer.left == 0:
                     await trio.sleep_forever()
 
-    async def _save_messages(self, name: bytes, replay: Replay, directory: Path, begun: ExitStack) -> None:
+    async def _save_messages(self, name: bytes, replay: Replay, directory: Path, begun: StoppedClock) -> None:
         files = Files(directory, name)
         async with self._client.feed(name, replay) as feed:
             begun.close()

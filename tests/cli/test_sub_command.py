@@ -1,6 +1,7 @@
 """`omq sub`: the selection of topics, start, end, and output on a terminal."""
 
 import datetime
+import gc
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.cli import command_line
 from omq.cli.client import ACTIONS
+from omq.cli.printer import Printer, StoppedClock
 from omq.cli.since import replay_since
 from omq.cli.subscribing import sub
 from omq.client import connect
@@ -247,6 +249,20 @@ async def test_the_timeout_begins_when_messages_can_come(
                 while not ended.is_set():
                     mock_clock.jump(4)
                     await wait_all_tasks_blocked(0.01)
+
+
+def test_a_clock_that_ctrl_c_leaves_stopped_fails_nowhere() -> None:
+    left: list[StoppedClock] = []
+
+    async def interrupted() -> None:
+        printer = Printer("lines", None, 5.0, trio.CancelScope())
+        left.append(printer.stop_clock())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(interrupted)
+    left.clear()  # Python would print a failure here, and pytest makes it one of the test
+    gc.collect()
 
 
 def test_with_reconnect_sub_continues_after_a_restart_of_the_server(tmp_path: Path) -> None:
