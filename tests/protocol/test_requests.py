@@ -104,7 +104,7 @@ def test_answers(method: str) -> None:
     requests, found = fed(get().replace(b"GET", method.encode()))
     assert isinstance(found, HttpRequest)
     answer = HttpAnswer.text(404, "nothing", (("Cache-Control", "no-store"),))
-    line, fields, body = head_of(requests.answer(answer, method))
+    line, fields, body = head_of(requests.answer(answer))
     assert line == b"HTTP/1.1 404 Not Found"
     assert fields == {
         b"server": b"omq",
@@ -134,12 +134,25 @@ def test_the_body_of_an_answer_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "status"), [(b"nonsense\r\n\r\n", 400), (b"GET http://[/ HTTP/1.1\r\nHost: a\r\n\r\n", 400)]
+    ("octets", "has_body"),
+    [
+        (b"nonsense\r\n\r\n", True),
+        (b"GET http://[/ HTTP/1.1\r\nHost: a\r\n\r\n", True),
+        (b"HEAD http://[/ HTTP/1.1\r\nHost: a\r\n\r\n", False),
+    ],
 )
-def test_a_refused_request_is_the_last(octets: bytes, status: int) -> None:
-    requests, found = fed(octets)
+@pytest.mark.parametrize("before", [None, "HEAD", "GET"])
+def test_a_refused_request_is_the_last(octets: bytes, has_body: bool, before: str | None) -> None:
+    requests = Requests((("Server", "omq"),))
+    if before is not None:
+        requests.feed(get().replace(b"GET", before.encode()))
+        assert isinstance(requests.next(), HttpRequest)
+        requests.answer(HttpAnswer.text(200, "yes"))
+    requests.feed(octets)
+    found = requests.next()
     assert isinstance(found, BadRequest)
-    assert found.status == status
+    assert found.status == 400
     assert requests.is_over
-    _, fields, _ = head_of(requests.answer(HttpAnswer.text(status, "no")))
+    _, fields, body = head_of(requests.answer(HttpAnswer.text(400, "no")))
     assert fields[b"connection"] == b"close"
+    assert body == (b"no\n" if has_body else b"")

@@ -146,6 +146,7 @@ BAD = {
     "a folded field": (b"GET / HTTP/1.1\r\n folded\r\n\r\n", 400),
     "two lengths": (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1, 2\r\n\r\n", 400),
     "a bad authority": (b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    "a bad authority of a head": (b"HEAD http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     "CONNECT": (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
     "many fields": (request("/healthz")[:-2] + b"a: b\r\n" * 64 + b"\r\n", 431),
     "a long field": (request("/healthz", X="x" * 8192), 431),
@@ -167,7 +168,7 @@ async def test_a_bad_request_ends_its_connection_and_nothing_else(
         other = await host.connect()
         client = await host.open()
         await client.send(octets)
-        answered = await read_answer(client.stream, bytearray())
+        answered = await read_answer(client.stream, bytearray(), head=octets.startswith(b"HEAD"))
         assert answered.status == status
         assert b"bytearray" not in answered.body
         if status != 404 or b"CONNECT" not in octets:

@@ -31,7 +31,7 @@ def _answers(pieces: list[bytes], _: int) -> list[HttpRequest | BadRequest]:
                 requests.answer(HttpAnswer.text(request.status, request.why, ends=True))
                 return found
             _check_request(request)
-            requests.answer(HttpAnswer.text(200, "ok", ends=request.has_body), request.method)
+            requests.answer(HttpAnswer.text(200, "ok", ends=request.has_body))
     assert requests.is_over or len(requests.rest()) <= HEAD_OCTETS + sum(map(len, pieces))
     return found
 
@@ -91,6 +91,7 @@ TARGETS = (
             b"\1\x80" + _UPGRADE,
             b"\0POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
             b"\0GET http://omq.example/ HTTP/1.0\r\n\r\n",
+            b"\0HEAD http://[/ HTTP/1.1\r\nHost: a\r\n\r\n",
             b"\0HEAD * HTTP/1.1\nHost: [::1]:80\nTransfer-Encoding: chunked\n\n0\n\n",
         ),
         (

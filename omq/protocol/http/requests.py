@@ -85,6 +85,10 @@ class Requests:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_OCTETS)
         self._received = bytearray()
         self._searched = 0
+        self._method = b""
+        """The method of the request that h11 has read and that is not answered. An answer to HEAD has no
+        body.
+        """
         self.is_over = False
         """Whether no further request can follow."""
 
@@ -130,6 +134,7 @@ class Requests:
             request = self._http.next_event()
             if not isinstance(request, h11.Request):
                 return self._refused(400, "that is no request")
+            self._method = request.method
             has_body = self._http.next_event() is h11.NEED_DATA
             target = request.target.decode("ascii")
             parts = urlsplit(target)
@@ -154,7 +159,7 @@ class Requests:
         self.is_over = True
         return BadRequest(status, why)
 
-    def answer(self, answer: HttpAnswer, method: str = "GET") -> list[bytes]:
+    def answer(self, answer: HttpAnswer) -> list[bytes]:
         """Return the octets of the answer to the last request, in parts. One of them is the body itself: the
         connections that send one page have it once.
         """
@@ -168,8 +173,9 @@ class Requests:
         if answer.ends or self.is_over:
             fields.append(("Connection", "close"))
         reason = HTTPStatus(answer.status).phrase
+        method, self._method = self._method, b""
         events: list[h11.Event] = [h11.Response(status_code=answer.status, headers=fields, reason=reason)]
-        if answer.body and method != "HEAD" and answer.status != 304:
+        if answer.body and method != b"HEAD" and answer.status != 304:
             events.append(h11.Data(data=answer.body))
         events.append(h11.EndOfMessage())
         parts = [part for event in events for part in self._http.send_with_data_passthrough(event) or ()]

@@ -76,15 +76,15 @@ class HttpTerminal:
                 return False
             case _Late():
                 answer = HttpAnswer.text(408, "no whole request came in time", ends=True)
-                return await self._send(answer, "GET")
+                return await self._send(answer)
             case BadRequest(status, why):
-                return await self._send(HttpAnswer.text(status, why, ends=True), "GET")
+                return await self._send(HttpAnswer.text(status, why, ends=True))
             case HttpRequest():
                 async with AsyncExitStack() as held:
                     answered = await self._site.answer(request, self._transport, held)
                     if isinstance(answered, WebSocketRequest):
                         return await self._open_websocket(request)
-                    return await self._send(answered, request.method)
+                    return await self._send(answered)
             case _:
                 assert_never(request)
 
@@ -108,9 +108,9 @@ class HttpTerminal:
             self._requests.feed(received)
         return request
 
-    async def _send(self, answer: HttpAnswer, method: str) -> bool:
+    async def _send(self, answer: HttpAnswer) -> bool:
         """Send an answer. Return whether a further request may follow."""
-        parts = self._requests.answer(answer, method)
+        parts = self._requests.answer(answer)
         with trio.move_on_after(TAKE_SECONDS) as limit:
             self._is_sending = True
             try:
@@ -132,7 +132,7 @@ class HttpTerminal:
             octets = websocket.accept(request.method, request.target, request.fields)
         except websocket.NoUpgrade as problem:
             fields = (("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"))
-            return await self._send(HttpAnswer.text(426, str(problem), fields, ends=True), request.method)
+            return await self._send(HttpAnswer.text(426, str(problem), fields, ends=True))
         opened = websocket.WebSocket()
         opened.feed(self._requests.rest())
         with trio.move_on_after(TAKE_SECONDS):
