@@ -24,7 +24,7 @@ from omq.drivers.orphaned_blocks import OrphanedBlocks
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions, change_needed, difference
-from omq.drivers.reasons import NO_QUEUE, Reason, Refused, locked
+from omq.drivers.reasons import NO_QUEUE, Failure, Reason, Refused, locked
 from omq.drivers.reservations import Reservations
 from omq.drivers.slices import Slices
 from omq.drivers.spool import Spool
@@ -465,6 +465,10 @@ class Catalogue:
     async def make_room(self) -> None:
         """See `StoreCalls.make_room`."""
         await self._calls.make_room()
+
+    def refuse_changes(self, reason: Failure | None) -> None:
+        """Refuse declarations and deletions for this reason; None: carry them out again."""
+        self._calls.refusal = reason
 
     def is_in_place(self) -> bool:
         """See `Store.is_in_place`. It is called in a thread."""

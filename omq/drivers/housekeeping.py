@@ -95,7 +95,7 @@ async def keep_deleting(catalogue: Catalogue) -> None:
 
 async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
     """Make the writers refuse posts while the disk has less free space than the reserve, or the directory has
-    another store, or none.
+    another store, or none. In the last two cases the catalogue is not changed either.
 
     Raises OSError, and changes nothing, if the free space cannot be determined.
     """
@@ -121,6 +121,7 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
         log.warning("%s: the store is in its directory again", store)
     else:
         log.warning("there is room on the disk again")
+    catalogue.refuse_changes(NOT_IN_PLACE if refusal is NOT_IN_PLACE else None)
     for writer in catalogue.writers.values():
         writer.refusal = refusal
         writer.fragments.disk_reserve = reserve

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from omq.drivers.problems import for_clients
-from omq.drivers.reasons import NO_TOPIC, Refused
+from omq.drivers.reasons import NO_TOPIC, Failure, Refused
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle
 from omq.threads import in_thread
@@ -27,10 +27,14 @@ class StoreCalls:
         self._store = store
         self._writers = writers
         self._is_cramped = False
+        self.refusal: Failure | None = None
+        """The reason why the catalogue is not changed now; None if it is."""
         self.problems = LogThrottle.of_problem(log, "the catalogue")
 
     async def or_refused(self, function: Callable[[], T]) -> T:
-        """Run a call of the store's catalogue in a thread. Raises Refused for its errors."""
+        """Run a call that changes the store's catalogue in a thread. Raises Refused for its errors."""
+        if self.refusal is not None:
+            raise Refused.of(self.refusal)
         try:
             return await self.in_need(function)
         except UnknownTopicId as unknown:

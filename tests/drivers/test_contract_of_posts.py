@@ -27,7 +27,7 @@ from omq.drivers.housekeeping import NOT_IN_PLACE, look_at_disk
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.uploads import PORTION_OCTETS, StoredUpload
-from omq.model import Delivery, FromBeginning, FromCurrent, Persistent, Sync
+from omq.model import Delivery, FromBeginning, FromCurrent, Persistent, Sync, Transient
 from omq_storage.batches import Bodies
 from omq_storage.environment import Environment
 from omq_storage.fragments import FRAGMENT_OCTETS
@@ -231,10 +231,16 @@ async def test_a_store_that_is_not_in_its_directory_refuses_posts_and_subscriber
                 await look_at_disk(drivers.catalogue, config)
                 confirmation = await driver.post(Bodies([b"b"]))
                 assert await settled(confirmation) == NOT_IN_PLACE
+                with pytest.raises(Refused, match=str(NOT_IN_PLACE)):
+                    await drivers.catalogue.delete(driver.topic.topic)
+                with pytest.raises(Refused, match=str(NOT_IN_PLACE)):
+                    await drivers.catalogue.declare(b"new", Delivery.BROADCAST, Transient())
             finally:
                 shutil.rmtree(path, ignore_errors=True)
                 elsewhere.rename(path)
             await look_at_disk(drivers.catalogue, config)
+            await drivers.catalogue.declare(b"new", Delivery.BROADCAST, Transient())
+            await drivers.catalogue.delete(b"new")
         client = Client(driver, FromBeginning() if kind.is_broadcast else FromCurrent())
         assert (await client.read()).bodies == [b"a"]
         await post(driver, b"b")
