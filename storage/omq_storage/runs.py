@@ -65,7 +65,9 @@ class Run(NamedTuple):
 
 
 class Ids:
-    """A set of ids. Ids may be removed in any order. It needs least memory if they are added in order."""
+    """A set of ids. Ids may be removed in any order. It needs least memory if they are added from one
+    end to the other.
+    """
 
     __slots__ = ("_bits", "_count", "_firsts", "_steps", "octets")
 
@@ -197,19 +199,24 @@ class Ids:
         """Add an id that is below the highest one."""
         self._count += 1
         index = bisect_right(self._firsts, id) - 1
-        if index < 0:
-            self._put(0, Run(id, 1, 1))
-            return
-        run = self._run(index)
-        longer = _extended(run, range(id, id + 1))
-        if longer is not None:
-            self._set(index, longer)
-            return
-        if run.last < id:
-            self._put(index + 1, Run(id, 1, 1))
-            return
-        # The id lies between two ids of a run with another step.
-        self._put_between(index, run, id)
+        if index >= 0:
+            run = self._run(index)
+            longer = _extended(run, range(id, id + 1))
+            if longer is not None:
+                self._set(index, longer)
+                return
+            if run.last > id:
+                # The id lies between two ids of a run with another step.
+                self._put_between(index, run, id)
+                return
+        # The next run begins with it, if it may: ids come from the highest down, too.
+        index += 1
+        begun = _begun(id, self._run(index)) if index < len(self._firsts) else None
+        if begun is None:
+            self._put(index, Run(id, 1, 1))
+        else:
+            self._delete(index)
+            self._put(index, begun)
 
     def _put_between(self, index: int, run: Run, id: int) -> None:
         """Add an id between two ids of a run whose step does not reach it.
@@ -446,6 +453,19 @@ def _extended(run: Run, ids: range) -> Run | None:
     if width > 1 and step != common:
         bits = _spread(bits, step // common)
     return Run(first, common, bits | _pattern(ids, common) << (ids.start - first) // common)
+
+
+def _begun(id: int, run: Run) -> Run | None:
+    """Return the run with an id before its first one. Return None as `_extended` does."""
+    first, step, bits, _ = run
+    width = bits.bit_length()
+    common = gcd(first - id, step if width > 1 else 0)
+    wider = (run.last - id) // common + 1
+    if wider > RUN_IDS or wider - width > _SPARE_BITS + 1:
+        return None
+    if width > 1 and step != common:
+        bits = _spread(bits, step // common)
+    return Run(id, common, bits << (first - id) // common | 1)
 
 
 def _pattern(ids: range, step: int) -> int:

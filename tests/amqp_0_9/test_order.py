@@ -5,6 +5,8 @@ specification, section 4.7, "Content Ordering Guarantee").
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from measuring import unmeasured
@@ -175,6 +177,22 @@ def test_returned_messages_come_first(broker: Broker) -> None:
     client.send(nack(1, first[-1].tag, multiple=1, requeue=1))
     found = delivered(client, 100, acks=1)
     assert [number(reply) for reply in found] == list(range(100))
+
+
+def test_messages_that_return_from_the_last_on_need_little_memory(tmp_path: Path) -> None:
+    """Their consumer gets each one again, and nothing waits for memory for their ids."""
+    with (
+        serving_guest(tmp_path, f"memory_bytes = {4 << 20}\n") as server,
+        closing(Broker(("127.0.0.1", server.port))) as broker,
+    ):
+        client = broker.channel()
+        client.call(declare_queue(1, "falling"))
+        fill(client, "falling", 600)
+        consumers(client, "falling", 1)
+        for reply in reversed(delivered(client, 600)):
+            client.send(nack(1, reply.tag))
+            (again,) = delivered(client, 1)
+            assert number(again) == number(reply)
 
 
 def test_each_of_several_queues_has_its_order(broker: Broker) -> None:

@@ -189,6 +189,17 @@ def test_a_share_of_the_work_takes_little_however_it_is_confirmed(workers: int) 
     assert ids.octets <= most
 
 
+@pytest.mark.parametrize(("step", "together"), [(1, 1), (1, 64), (20, 1), (300, 40)])
+def test_ids_that_come_from_the_highest_down_need_few_runs(step: int, together: int) -> None:
+    ids, count = Ids(), 30_000
+    for start in range(3 + count * step, 3, -step * together):  # as those that return one by one are dealt
+        ids.add(range(max(3, start - step * together), start, step))
+    assert len(ids) == count
+    assert ids_of(ids.runs()) == [*range(3, 3 + count * step, step)]
+    assert len(ids.runs()) <= 2 * (count // RUN_IDS + 1)
+    assert ids.octets == sum(run.octets for run in ids.runs())
+
+
 @pytest.mark.parametrize("priorities", [2, 6, 100])
 def test_ids_that_come_between_those_of_a_run_need_few_runs(priorities: int) -> None:
     ids, count = Ids(), 30_000
