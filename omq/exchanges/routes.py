@@ -31,6 +31,9 @@ STEP = 256
 millisecond.
 """
 
+OF_EXCHANGE = 8
+"""The number of bindings whose examination takes as long as that of an exchange, besides its bindings."""
+
 MOST_HEADERS = 1024
 """The longest headers table in octets for which a route is kept."""
 
@@ -206,7 +209,7 @@ class Router:
         if first != DEFAULT and first not in self._exchanges:
             raise missing_exchange(first)
         reads_headers = False
-        work = 0
+        left = STEP
         drivers: dict[Driver, None] = {}
         ahead = [first]
         passed = {first}  # bindings between exchanges may form a cycle
@@ -215,7 +218,10 @@ class Router:
             if name == DEFAULT:
                 drivers.update(dict.fromkeys(filter(None, map(self._topic, keys))))
                 continue
-            work += 1
+            left -= OF_EXCHANGE + len(keys)
+            if left <= 0:
+                left = STEP
+                yield
             exchange = self._exchanges.get(name)
             if exchange is None:
                 continue  # it was deleted after a pause
@@ -223,8 +229,9 @@ class Router:
             reads_headers |= index.reads_headers
             matches: dict[Destination, None] = {}
             for each in index.destinations(keys, headers):
-                work += 1
-                if not work % STEP:
+                left -= 1
+                if not left:
+                    left = STEP
                     yield
                 if each is None or each in matches:
                     continue

@@ -9,8 +9,8 @@ from exchange_helpers import exchange, make, queue
 from served_drivers import Drivers, opened
 
 from omq.exchanges.exchanges import ExchangeRegistry
-from omq.exchanges.routes import STEP, RouteIsLong
-from omq.protocol.amqp.fields import LongString, Number, NumberType, Table
+from omq.exchanges.routes import OF_EXCHANGE, STEP, RouteIsLong
+from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table
 from omq.protocol.amqp.head import Head, encode
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.steps import Steps, finished
@@ -103,3 +103,38 @@ async def test_many_destinations_are_found_in_steps(drivers: Drivers, kind: byte
         exchanges.parts(b"e", b"k", [head], may_copy=False)
     (part,) = finished(exchanges.parts_in_steps(b"e", b"k", [head], may_copy=False))
     assert len(part.route) == STEP + 10
+
+
+def alternate(name: bytes) -> Table:
+    """Return the arguments of an exchange with this alternate one."""
+    return Table(((b"alternate-exchange", LongString(name)),))
+
+
+@pytest.mark.parametrize("are_alternates", [True, False])
+async def test_a_chain_of_exchanges_is_followed_in_steps(drivers: Drivers, are_alternates: bool) -> None:
+    """Whether the bindings of one lead to the next one, or it is the alternate of one without bindings."""
+    exchanges = ExchangeRegistry(drivers.catalogue)
+    await make(drivers, b"q")
+    await exchanges.declare(b"e0", b"fanout")
+    await exchanges.bind(b"e0", queue(b"q"), b"")
+    for number in range(1, STEP):
+        behind = b"e%d" % (number - 1)
+        if are_alternates:
+            await exchanges.declare(b"e%d" % number, b"direct", alternate(behind))
+        else:
+            await exchanges.declare(b"e%d" % number, b"direct")
+            await exchanges.bind(b"e%d" % number, exchange(behind), b"k")
+    first = b"e%d" % (STEP - 1)
+    steps = exchanges.parts_in_steps(first, b"k", [b""])
+    assert pauses(steps) >= OF_EXCHANGE
+    (part,) = exchanges.parts(first, b"k", [b""], may_copy=False)  # it is known from now on
+    assert [driver.topic.topic for driver in part.route] == [b"q"]
+
+
+async def test_many_keys_make_the_steps_of_a_chain_shorter(drivers: Drivers) -> None:
+    exchanges = ExchangeRegistry(drivers.catalogue)
+    for number in range(20):
+        await exchanges.declare(b"e%d" % number, b"direct", alternate(b"e%d" % (number + 1)))
+    copies = Array(tuple(LongString(b"%d" % number) for number in range(STEP)))
+    head = encode(Head(b"e0", b"k", Properties(headers=Table(((b"BCC", copies),)))))
+    assert pauses(exchanges.parts_in_steps(b"e0", b"k", [head])) >= 20
