@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Protocol
 
 import trio
 
-from omq.drivers.confirmation import Confirmation, all_of
+from omq.drivers.confirmation import Confirmation
 from omq.drivers.dead_letters import DeadLetter, Death, Undelivered
 from omq.drivers.driver import Driver
 from omq.drivers.overflow import PendingRefusal
@@ -30,9 +30,6 @@ from omq.protocol.amqp_1_0.expansion import expanded
 from omq.protocol.amqp_1_0.stored import is_head
 from omq.protocol.steps import Steps
 from omq_storage.batches import Bodies
-
-TARGETS_A_STEP = 32
-"""The number of topics to which letters are posted in one step: a fanout exchange may lead to thousands."""
 
 ROUTED_A_STEP = 512
 """The number of topics of a route that are looked at in one step."""
@@ -94,9 +91,9 @@ class DeadLetterExchange:
             for route, group in groupby(addressed, key=lambda each: each.route):
                 some = list(group)
                 batch, their_heads = Bodies([each.letter.body for each in some]), [each.head for each in some]
-                for number, driver in enumerate(route, 1):
-                    if not number % TARGETS_A_STEP:
-                        await trio.lowlevel.checkpoint()
+                those = [each.letter for each in some]
+                for driver in route:  # a fanout exchange may lead to thousands
+                    await slices.step()
                     try:
                         offered = offer_or_spill(driver, batch, their_heads)
                         if isinstance(offered, PendingRefusal):
@@ -111,23 +108,44 @@ class DeadLetterExchange:
                         # time, or found again.
                         confirmation = Confirmation()
                         confirmation.settle(refused.failure)
-                    sent.append((driver, [each.letter for each in some], confirmation))
+                    sent.append((driver, those, confirmation))
             await trio.lowlevel.checkpoint()
-        await _settled(all_of(confirmation for _, _, confirmation in sent))
+        for _, _, confirmation in sent:
+            await slices.step()
+            if not confirmation.settled:
+                await _settled(confirmation)
         undelivered: dict[int, Failure] = {}
-        for driver, those, confirmation in sent:
-            following = iter(those)
-            for count, failure in confirmation.outcomes(len(those)):
-                run = islice(following, count)
-                if failure is None or failure.reason is Reason.OVERFLOW:
-                    for letter in run:
-                        letter.done.add(driver.topic.id)
-                    if failure is not None:
-                        what = f"{count} from {quoted(queue)} to {quoted(driver.topic.topic)}"
-                        self._dropped.add(f"{what}: {failure}", topic=queue)
+        with trio.CancelScope(shield=True):  # otherwise letters that have arrived would be sent again
+            await self._look_at_outcomes(queue, sent, undelivered, slices)
+        return undelivered
+
+    async def _look_at_outcomes(
+        self,
+        queue: bytes,
+        sent: Sequence[tuple[Driver, Sequence[DeadLetter], Confirmation]],
+        undelivered: dict[int, Failure],
+        slices: Slices,
+    ) -> None:
+        """Add the letters that must be sent again, and note which topics are done with each of them."""
+        for driver, letters, confirmation in sent:
+            await slices.step()
+            for run, failure in _outcomes(letters, confirmation):
+                if failure is None:
+                    continue
+                if failure.reason is Reason.OVERFLOW:
+                    what = f"{len(run)} from {quoted(queue)} to {quoted(driver.topic.topic)}"
+                    self._dropped.add(f"{what}: {failure}", topic=queue)
                 else:
                     undelivered.update((letter.id, failure) for letter in run)
-        return undelivered
+        if not undelivered:
+            return
+        for driver, letters, confirmation in sent:
+            await slices.step()
+            for run, failure in _outcomes(letters, confirmation):
+                if failure is None or failure.reason is Reason.OVERFLOW:
+                    for letter in run:
+                        if letter.id in undelivered:  # the others are done: thousands of topics may have each
+                            letter.done.add(driver.topic.id)
 
     def _record_deaths(
         self,
@@ -200,6 +218,16 @@ class DeadLetterExchange:
                 self._dropped.add(f"{quoted(name)}: messages would return to it for ever")
                 return True
         return False
+
+
+def _outcomes(
+    letters: Sequence[DeadLetter], confirmation: Confirmation
+) -> Iterator[tuple[Sequence[DeadLetter], Failure | None]]:
+    """Yield runs of letters that were posted together, with the failure of each run, if it has one."""
+    first = 0
+    for count, failure in confirmation.outcomes(len(letters)):
+        yield letters[first : first + count], failure
+        first += count
 
 
 def _exchange_of(options: QueueOptions) -> bytes:

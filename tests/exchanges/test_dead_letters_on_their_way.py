@@ -244,6 +244,23 @@ async def fanout(drivers: Drivers, *queues: bytes) -> QueueDriver:
     return await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
 
 
+async def test_letters_for_many_queues_are_sent_and_done_in_short_steps(drivers: Drivers) -> None:
+    count, queues = 100, [b"dl%d" % number for number in range(200)]
+    dead = [await queue_of(drivers, name) for name in queues]
+    source = await fanout(drivers, *queues)
+    client = worker(source, count)
+    await post(source, *(b"%d" % number for number in range(count)))
+    await client.read()
+    with counted_calls() as calls:
+        client.channel.settle(range(1, count + 1), REJECTED)
+        for each in dead:
+            await eventually_ready(each, count)
+        while source.info().messages:
+            await quiet()
+    assert calls.longest < 2500
+    client.close()
+
+
 async def test_a_queue_with_its_greatest_length_drops_letters(
     drivers: Drivers, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
