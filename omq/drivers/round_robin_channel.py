@@ -242,14 +242,13 @@ class RoundRobinChannel:
             return delivered(unsettled.runs()) if unsettled else []
         queued = DeliveredIds()
         queued.add_all((waiting.ids, waiting.deliveries) for waiting in self._outbox.queued())
-        runs = queued.runs()
         if self.settles:
-            sent = self._limit.unsettled.copy()
-            runs = [kept for run in runs for ids in ranges(run) for kept in sent.take(ids)]
+            runs, sent = self._limit.unsettled.divided(queued.runs())
         else:
-            sent = DeliveredIds()
-            sent.add_all((given.ids, given.deliveries) for given in self._outbox.given())
-        runs += delivered(sent.runs())
+            taken = DeliveredIds()
+            taken.add_all((given.ids, given.deliveries) for given in self._outbox.given())
+            runs, sent = queued.runs(), taken.runs()
+        runs += delivered(sent)
         begun = self._outbox.begun
         if begun is not None and begun.outcome is not None:
             runs += again(begun.run, begun.outcome)

@@ -52,14 +52,16 @@ class DeliveredIds:
         again.add(ids)
 
     def add_all(self, parts: Iterable[tuple[range, int]]) -> None:
-        """Do as `add` for each of these. Ranges that go on where the one before ends are added together:
-        messages that were assigned one by one may be thousands.
+        """Do as `add` for each of these. Ranges that go on with the step of those before are added together:
+        messages that were assigned one by one, to each of several subscribers in turn, may be thousands.
         """
         together, times = range(0), 0
         for ids, deliveries in parts:
-            if ids.start == together.stop and deliveries == times and ids.step == together.step == 1:
-                together = range(together.start, ids.stop)
-                continue
+            if together and deliveries == times:
+                step = together.step if len(together) > 1 else ids.start - together.start
+                if step > 0 and ids.start == together[-1] + step and (len(ids) == 1 or ids.step == step):
+                    together = range(together.start, ids[-1] + step, step)
+                    continue
             if together:
                 self.add(together, times)
             together, times = ids, deliveries
@@ -77,6 +79,16 @@ class DeliveredIds:
                 if not again:
                     del self._again[deliveries]
         return taken
+
+    def divided(self, runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
+        """Return the messages with these ids, and the others."""
+        others = self.copy()
+        found: list[Run] = []
+        for run in runs:
+            found += others._first.take_run(run)
+            for deliveries, ids in others._again.items():
+                found += _of(deliveries, ids.take_run(run))
+        return found, others.runs()
 
     def copy(self) -> "DeliveredIds":
         """Return a set of the same messages."""

@@ -162,6 +162,30 @@ class Ids:
             self._delete(index)
         return [Run(run.first, run.step, bits)]
 
+    def take_run(self, run: Run) -> list[Run]:
+        """Remove the ids of a run, and return those that the set had."""
+        first, step, bits, _ = run
+        last = run.last
+        taken: list[Run] = []
+        index = max(0, bisect_right(self._firsts, first) - 1)
+        while index < len(self._firsts) and self._firsts[index] <= last:
+            own = self._run(index)
+            if own.step != step and own.bits != 1:
+                return taken + [Run(id, 1, 1) for id in run.ids() if self.remove(id)]
+            index += 1
+            place, beside = divmod(own.first - first, step)
+            common = 0 if beside else own.bits & (bits >> place if place >= 0 else bits << -place)
+            if not common:
+                continue
+            taken.append(Run(own.first, step, common))
+            self._count -= common.bit_count()
+            if rest := own.bits ^ common:
+                self._set(index - 1, Run(own.first, step, rest))
+            else:
+                index -= 1
+                self._delete(index)
+        return taken
+
     def copy(self) -> "Ids":
         """Return a set of the same ids."""
         copied = Ids()

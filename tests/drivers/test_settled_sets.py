@@ -6,6 +6,7 @@ import tracemalloc
 from itertools import pairwise
 
 import pytest
+from counted_steps import counted_calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,44 @@ def test_messages_that_follow_one_another_are_added_as_one_by_one(
     messages = DeliveredIds()
     messages.add_all(parts)
     assert pairs(messages.runs()) == sorted(known.items())
+
+
+@given(IDS, IDS)
+def test_messages_are_divided_with_how_often_they_were_delivered(
+    added: list[tuple[int, int, int, int]], wanted: list[tuple[int, int, int, int]]
+) -> None:
+    messages, some = DeliveredIds(), DeliveredIds()
+    known: dict[int, int] = {}
+    for first, step, count, deliveries in added:
+        ids = range(first, first + step * count, step)
+        if not known.keys() & set(ids):
+            messages.add(ids, deliveries)
+            known |= dict.fromkeys(ids, deliveries)
+    chosen: set[int] = set()
+    for first, step, count, _ in wanted:
+        ids = range(first, first + step * count, step)
+        if not chosen & set(ids):
+            some.add(ids)
+            chosen |= set(ids)
+    found, others = messages.divided(some.runs())
+    assert pairs(found) == sorted((id, times) for id, times in known.items() if id in chosen)
+    assert pairs(others) == sorted((id, times) for id, times in known.items() if id not in chosen)
+    assert pairs(messages.runs()) == sorted(known.items())
+
+
+async def test_messages_assigned_in_turn_take_few_steps_to_divide() -> None:
+    """One of forty subscribers has a thousand of them, one by one, of which some were returned meanwhile."""
+    ids = [40 * number + number % 3 for number in range(1000)]
+    parts = [(range(id, id + 1), 2) for id in ids]
+    unsettled = DeliveredIds()
+    for part, deliveries in parts:
+        unsettled.add(part, deliveries)
+    queued = DeliveredIds()
+    queued.add_all(parts[500:])
+    with counted_calls() as calls:
+        found, others = unsettled.divided(queued.runs())
+    assert [number_of(found), number_of(others)] == [500, 500]
+    assert calls.total < 500
 
 
 @given(IDS, IDS)

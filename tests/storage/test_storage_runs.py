@@ -65,6 +65,12 @@ class IdsAgainstASet(RuleBasedStateMachine):
         assert sorted(ids_of(self.ids.take(ids))) == sorted(self.known.intersection(ids))
         self.known.difference_update(ids)
 
+    @rule(start=st.integers(0, 30_000), step=STEPS, bits=st.integers(1, 1 << 64))
+    def take_run(self, start: int, step: int, bits: int) -> None:
+        run = Run(start, step, bits)
+        assert sorted(ids_of(self.ids.take_run(run))) == sorted(self.known.intersection(run.ids()))
+        self.known.difference_update(run.ids())
+
     @rule()
     def clear(self) -> None:
         self.ids.clear()
