@@ -1,6 +1,5 @@
 """A real server in a process of its own, for the synchronous client, for replays and for Spark."""
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,16 +141,6 @@ class Serving:
         """Kill the process."""
         self.running.process.kill()
         self.running.process.wait()
-
-
-@contextmanager
-def reserved_port() -> Iterator[int]:
-    """Yield a port that no other program gets within the block, also while no server listens to it."""
-    with socket.socket() as holder:
-        # A server, which sets this option, too, may listen to a port that is bound and not listened to.
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
 
 
 @contextmanager

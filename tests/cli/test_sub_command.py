@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 from cli_helpers import SECONDS, Shell, on_a_terminal, running_server
+from ports import reserved_port
 from relays import relayed
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -267,8 +268,8 @@ def test_a_clock_that_ctrl_c_leaves_stopped_fails_nowhere() -> None:
 
 def test_with_reconnect_sub_continues_after_a_restart_of_the_server(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        with running_server(tmp_path) as shell:
-            port = int(shell.url.rpartition(":")[2])
+        port = stack.enter_context(reserved_port())
+        with running_server(tmp_path, port=port) as shell:
             shell.ok("pub", "t.1", "1", "--confirm")
             arguments = ("t.1", "t.*", "--from", "beginning", "--reconnect")
             process = stack.enter_context(subscribed(shell, *arguments))

@@ -4,13 +4,14 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 import trio
 from client_helpers import OpenServer, url_of
+from ports import reserved_port
 from relays import Relay, relayed
 from trio.testing import MockClock
 
@@ -42,18 +43,21 @@ def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
 
 
 @pytest.fixture
-def open_omq(tmp_path: Path) -> OpenServer:
-    def opener(port: int = 0, **settings: object) -> AbstractAsyncContextManager[Server]:
-        config = Config(
-            listen=[f"127.0.0.1:{port}"],
-            store=str(tmp_path / "store"),
-            map_bytes=1 << 28,
-            disk_reserve_bytes=0,
-            **settings,  # type: ignore[arg-type]  # the names decide the types
-        )
-        return open_server(config)
+def open_omq(tmp_path: Path) -> Iterator[OpenServer]:
+    with ExitStack() as ports:
 
-    return opener
+        def opener(port: int = 0, **settings: object) -> AbstractAsyncContextManager[Server]:
+            # A port that is kept until the test ends: others may not get it before a server starts again.
+            config = Config(
+                listen=[f"127.0.0.1:{port or ports.enter_context(reserved_port())}"],
+                store=str(tmp_path / "store"),
+                map_bytes=1 << 28,
+                disk_reserve_bytes=0,
+                **settings,  # type: ignore[arg-type]  # the names decide the types
+            )
+            return open_server(config)
+
+        yield opener
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 from anyio.abc import TaskGroup
 from client_helpers import OpenServer, Running, connect_to
+from ports import reserved_port
 from quietness import quiet
 from trio.testing import MockClock
 
@@ -395,10 +396,7 @@ async def test_credit_on_a_broadcast_topic_is_refused(client: Client) -> None:
 
 
 async def test_a_port_without_a_server() -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listener.socket.getsockname()[1]
-    await listener.aclose()
-    with pytest.raises(ConnectionFailed, match="refused"):
+    with reserved_port() as port, pytest.raises(ConnectionFailed, match="refused"):
         async with connect(f"omq://127.0.0.1:{port}"):
             pass
 

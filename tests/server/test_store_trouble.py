@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import pytest
 import trio
+from ports import reserved_port
 from scarcity import no_descriptors
 from trio.testing import MockClock
 
@@ -197,25 +198,18 @@ async def test_times_and_positions_that_cannot_be_read_keep_no_server_from_start
             assert sorted(await client.bodies(4)) == numbered(2, 5)
 
 
-async def free_port() -> int:
-    (free,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with free:
-        port: int = free.socket.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize(
     ("address", "why"),
     [(f"{'x' * 70}:0", "that is no host name"), ("192.0.2.1:1", "Cannot assign requested")],
 )
 async def test_no_address_is_kept_when_one_cannot_be_had(store: Path, address: str, why: str) -> None:
-    port = await free_port()
-    with pytest.raises(ListenError, match=f"cannot listen on .*: {why}"):
-        async with open_server(Config(listen=[f"127.0.0.1:{port}", address], store=str(store))):
-            pass
-    assert not await trio.Path(store).exists()
-    async with open_server(Config(listen=[f"127.0.0.1:{port}"], store=str(store))) as server:
-        assert server.port == port
+    with reserved_port() as port:
+        with pytest.raises(ListenError, match=f"cannot listen on .*: {why}"):
+            async with open_server(Config(listen=[f"127.0.0.1:{port}", address], store=str(store))):
+                pass
+        assert not await trio.Path(store).exists()
+        async with open_server(Config(listen=[f"127.0.0.1:{port}"], store=str(store))) as server:
+            assert server.port == port
 
 
 async def test_a_taken_address_leaves_no_store(store: Path) -> None:
@@ -251,35 +245,36 @@ async def test_without_ipv6_the_other_addresses_of_a_host_suffice(store: Path) -
 
 
 async def test_an_address_that_is_configured_twice_is_refused(store: Path) -> None:
-    address = f"127.0.0.1:{await free_port()}"
-    with pytest.raises(ListenError, match=f"cannot listen on {address}: Address already in use"):
-        async with open_server(Config(listen=[address, address], store=str(store))):
-            pass
+    with reserved_port() as port:
+        address = f"127.0.0.1:{port}"
+        with pytest.raises(ListenError, match=f"cannot listen on {address}: Address already in use"):
+            async with open_server(Config(listen=[address, address], store=str(store))):
+                pass
 
 
 async def test_clients_are_refused_while_the_store_is_opened(store: Path) -> None:
-    port = await free_port()
     serves = trio.Event()
 
-    async def serve() -> None:
+    async def serve(port: int) -> None:
         async with open_server(Config(listen=[f"127.0.0.1:{port}"], store=str(store))):
             serves.set()
             await trio.sleep_forever()
 
     threads = trio.to_thread.current_default_thread_limiter()
     borrowers = range(int(threads.total_tokens))
-    async with trio.open_nursery() as nursery:
-        for borrower in borrowers:
-            threads.acquire_on_behalf_of_nowait(borrower)
-        nursery.start_soon(serve)
-        await eventually(lambda: threads.statistics().tasks_waiting > 0)
-        with trio.socket.socket() as newcomer, pytest.raises(ConnectionRefusedError):
-            await newcomer.connect(("127.0.0.1", port))
-        for borrower in borrowers:
-            threads.release_on_behalf_of(borrower)
-        await serves.wait()
-        await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
-        nursery.cancel_scope.cancel()
+    with reserved_port() as port:
+        async with trio.open_nursery() as nursery:
+            for borrower in borrowers:
+                threads.acquire_on_behalf_of_nowait(borrower)
+            nursery.start_soon(serve, port)
+            await eventually(lambda: threads.statistics().tasks_waiting > 0)
+            with trio.socket.socket() as newcomer, pytest.raises(ConnectionRefusedError):
+                await newcomer.connect(("127.0.0.1", port))
+            for borrower in borrowers:
+                threads.release_on_behalf_of(borrower)
+            await serves.wait()
+            await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_start_that_is_cancelled_leaves_at_once_and_its_store_is_closed_later(store: Path) -> None:

@@ -12,9 +12,10 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[sp
 
 from checkpoint_files import set_boot_id
 from made_stores import NOON, Topic, damage, make_store
+from ports import reserved_port
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from serving_stores import Serving, reserved_port, serving
+from serving_stores import Serving, serving
 from spark_helpers import Log, offsets, reading, spelled
 from worker_functions import Restricted, killing
 

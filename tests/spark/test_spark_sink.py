@@ -17,10 +17,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
+from ports import reserved_port
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from replay_helpers import stored
-from serving_stores import Serving, reserved_port, serving
+from serving_stores import Serving, serving
 from spark_helpers import offsets, reading, rows, spelled
 
 from omq.protocol.amqp import head as stored_head
