@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
@@ -129,6 +130,18 @@ async def opened(
                 await trio.to_thread.run_sync(partial(store.catalogue.release, unused))
     finally:
         store.close(clean=not killed)
+
+
+@asynccontextmanager
+async def opened_for_an_example(
+    factory: pytest.TempPathFactory, *, killed: bool = False
+) -> AsyncIterator[Drivers]:
+    """Yield the drivers of a new store as `opened` does, and delete its files: a property has hundreds of
+    examples, and the files of each are 5 MB, which would stay until all tests have ended.
+    """
+    with TemporaryDirectory(dir=factory.getbasetemp()) as folder:
+        async with opened(Path(folder) / "store", killed=killed) as drivers:
+            yield drivers
 
 
 @asynccontextmanager

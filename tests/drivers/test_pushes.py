@@ -9,7 +9,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pushed_connections import Connection, Subscription
-from served_drivers import Drivers, opened, quiet
+from served_drivers import Drivers, opened_for_an_example, quiet
 
 from omq.drivers.driver import Driver
 from omq.drivers.push import MOST_FOLLOWERS, Pushes, send_passed
@@ -265,7 +265,7 @@ def test_every_subscriber_gets_every_message_once_and_in_order(
         def visits_of(topic: Driver) -> list[Subscription]:
             return [visits[topic]] if topic in visits else []
 
-        async with opened(tmp_path_factory.mktemp("push") / "store", killed=True) as drivers:
+        async with opened_for_an_example(tmp_path_factory, killed=True) as drivers:
             topics = await transient(drivers, TOPICS)
             connections = [Connection(room=0), Connection(room=100)]
             visiting = Connection(room=150)

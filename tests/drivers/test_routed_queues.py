@@ -7,7 +7,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pushed_connections import Connection, Subscription
-from served_drivers import STRONG, WEAK, Drivers, opened, quiet, settled
+from served_drivers import STRONG, WEAK, Drivers, opened_for_an_example, quiet, settled
 from test_pushes import route
 
 from omq.drivers.backlog import GIVEN_BACK
@@ -461,10 +461,9 @@ def test_each_message_reaches_one_worker(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, object]], rooms: list[int]
 ) -> None:
     """However messages come, and workers stall and leave. Without that, each gets them in their order."""
-    path = tmp_path_factory.mktemp("routed")
 
     async def main() -> None:
-        async with opened(path / "store") as drivers:
+        async with opened_for_an_example(tmp_path_factory) as drivers:
             await each_reaches_one(drivers, operations, rooms)
 
     trio.run(main)

@@ -8,7 +8,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pushed_connections import Connection
-from served_drivers import WEAK, Drivers, opened, quiet
+from served_drivers import WEAK, Drivers, opened_for_an_example, quiet
 
 from omq.drivers.driver import Driver
 from omq.drivers.seam import Channel, EndReason
@@ -145,10 +145,8 @@ async def test_a_turn_has_few_messages_that_came_one_by_one(shared_drivers: Driv
 def test_each_message_is_sent_once_however_much_the_socket_takes(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], rooms: list[int], persistence: Persistence
 ) -> None:
-    path = tmp_path_factory.mktemp("shared")
-
     async def main() -> None:
-        async with opened(path / "store") as drivers:
+        async with opened_for_an_example(tmp_path_factory) as drivers:
             topics = await topics_with_work(drivers, persistence, counts)
             sources = await subscribed(topics)
             ready = sources[0].ready

@@ -7,7 +7,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pushed_connections import Connection, Subscription
-from served_drivers import Drivers, opened
+from served_drivers import Drivers, opened_for_an_example
 
 from omq.drivers.driver import Driver
 from omq.drivers.push import MOST_FOLLOWERS, MOST_STORED_WORK
@@ -224,7 +224,7 @@ def test_every_subscriber_gets_every_stored_message_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, steps: list[object]
 ) -> None:
     async def run() -> None:
-        async with opened(tmp_path_factory.mktemp("push") / "store", killed=True) as drivers:
+        async with opened_for_an_example(tmp_path_factory, killed=True) as drivers:
             topics = await stored(drivers, TOPICS)
             connections = [Connection(room=0), Connection(room=100)]
             every = [[Subscription(connection, topic) for topic in topics] for connection in connections]
