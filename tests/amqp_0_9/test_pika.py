@@ -76,7 +76,8 @@ def test_work_queues(connect: Connect) -> None:
                 channel.basic_ack(method.delivery_tag)
 
         worker.basic_consume("task_queue", work)
-        worker.connection.process_data_events(0.2)
+        while not got[name]:
+            worker.connection.process_data_events(1)
     first.connection.close()  # with a task that it has not acknowledged
     while len(got["second"]) < 4:
         second.connection.process_data_events(1)

@@ -180,7 +180,7 @@ def test_connections_of_every_protocol_are_told(tmp_path: Path) -> None:
         assert answers.read(answers.read(1)[0]) == b"200 OK Sink 'notes' ready"
         run.reload(client("alice", "a1"))
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
-            rabbit.process_data_events(10)
+            rabbit.process_data_events(60)
         assert (closed.value.reply_code, "does not have this client" in closed.value.reply_text) == (
             320,
             True,
@@ -228,7 +228,7 @@ def test_queues_that_need_no_right_are_kept(tmp_path: Path) -> None:
         log = run.reload(client("alice", "a1", publish=["news"], subscribe=["news"]))
         assert not [line for line in log if "closed: " in line]
         channel.basic_publish("", queue, b"to myself")
-        alice.process_data_events(10)
+        alice.process_data_events(60)
         assert got == [b"to myself"]
         alice.close()
 
