@@ -20,7 +20,7 @@ from xdist.scheduler import LoadFileScheduling
 import omq
 import omq_storage
 
-pytest_plugins = ["small_disk", "twins"]
+pytest_plugins = ["ports", "small_disk", "twins"]
 
 # No test of ours is about how fast hypothesis gets on, and on a busy machine it gets on slowly.
 settings.register_profile("omq", deadline=None, suppress_health_check=[HealthCheck.too_slow])

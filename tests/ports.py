@@ -4,6 +4,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
@@ -13,3 +15,10 @@ def reserved_port() -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
+
+
+@pytest.fixture
+def kept_address() -> Iterator[str]:
+    """Yield the address of such a port, for the servers that a test starts one after the other."""
+    with reserved_port() as port:
+        yield f"127.0.0.1:{port}"

@@ -287,11 +287,11 @@ def test_top_shows_lagging_subscribers_on_a_narrow_terminal(shell: Shell) -> Non
     assert len(head) <= 80
 
 
-def test_top_tells_of_a_lost_connection_and_goes_on(tmp_path: Path) -> None:
+def test_top_tells_of_a_lost_connection_and_goes_on(tmp_path: Path, kept_address: str) -> None:
     store = tmp_path / "store"
-    with running_server("--listen", "127.0.0.1:0", "--store", store) as server:
-        address, shell = server.address, Shell(server.address, tmp_path)
-        with blocking.connect(f"omq://{address}") as client:
+    with running_server("--listen", kept_address, "--store", store) as server:
+        shell = Shell(kept_address, tmp_path)
+        with blocking.connect(f"omq://{kept_address}") as client:
             for number in range(20):  # more than fit on the screen
                 client.declare(f"topic {number}")
         controller, terminal = pty.openpty()
@@ -316,7 +316,7 @@ def test_top_tells_of_a_lost_connection_and_goes_on(tmp_path: Path) -> None:
             assert b"\ntopics: 20, " in lost
         assert lost.count(b"\n") < 15, "a screen that scrolls does not show the first line"
         assert lost.partition(b"\r\n")[0].endswith(b"Connection refused; trying again")
-        with running_server("--listen", address, "--store", store) as again:
+        with running_server("--listen", kept_address, "--store", store) as again:
             while not screens.next().startswith(b"omq "):
                 pass
             live.send_signal(signal.SIGINT)

@@ -19,15 +19,15 @@ if not (shutil.which("chromium") and shutil.which("chromedriver")):
 from pages import ATTACK, Page, origin, publish, tailing  # noqa: E402 - it imports selenium
 
 
-def test_a_lost_connection_is_told_and_made_again(browser: Page, tmp_path: Path) -> None:
-    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as running:
-        with blocking.connect(f"omq://{running.address}") as client:
+def test_a_lost_connection_is_told_and_made_again(browser: Page, tmp_path: Path, kept_address: str) -> None:
+    options = ("--listen", kept_address, "--store", tmp_path / "store")
+    with running_server(*options) as running:
+        with blocking.connect(f"omq://{kept_address}") as client:
             client.declare("tail")
             browser.open(origin(running), "#/topics/tail")
             tailing(browser, client, "tail")
             publish(client, "tail", "before")
         browser.sees(".messages .body", "before")
-        address = running.address
         running.stop()
         browser.sees("#banner", "The connection to the server was lost")
         assert browser.all("#banner")[0].is_displayed()
@@ -41,10 +41,10 @@ def test_a_lost_connection_is_told_and_made_again(browser: Page, tmp_path: Path)
         browser.click("dialog [data-confirm]")
         browser.sees(".toast.bad", "not connected")
         assert browser.script("return location.hash") == "#/topics/tail"
-    with running_server("--listen", address, "--store", tmp_path / "store"):
+    with running_server(*options):
         browser.sees("#link", "Connected")
         assert not browser.all("#banner")[0].is_displayed()
-        with blocking.connect(f"omq://{address}") as client:
+        with blocking.connect(f"omq://{kept_address}") as client:
             tailing(browser, client, "tail")
             publish(client, "tail", "after")
         browser.sees(".messages .body", "after")
@@ -83,7 +83,9 @@ def test_a_silent_server_is_told_until_it_goes_on(browser: Page, tmp_path: Path)
         browser.leave()
 
 
-def test_the_warnings_of_a_restarted_server_replace_those_before(browser: Page, tmp_path: Path) -> None:
+def test_the_warnings_of_a_restarted_server_replace_those_before(
+    browser: Page, tmp_path: Path, kept_address: str
+) -> None:
     """Both servers number them from 1 on."""
 
     def warned(running: RunningServer, key: str) -> None:
@@ -92,27 +94,28 @@ def test_the_warnings_of_a_restarted_server_replace_those_before(browser: Page, 
         browser.sees(".log li", key)
         assert len(browser.texts(".log li")) == 1
 
-    with configured_server(tmp_path, "") as running:
-        address = running.address
+    (tmp_path / "omq.toml").write_text("")
+    options = ("--config", tmp_path / "omq.toml", "--listen", kept_address, "--store", tmp_path / "store")
+    with running_server(*options) as running:
         browser.open(origin(running), "#/server")
         browser.sees(".figures", "Version")
         warned(running, "ping_seconds")
     (tmp_path / "omq.toml").write_text("")
-    again = ("--config", tmp_path / "omq.toml", "--listen", address, "--store", tmp_path / "store")
-    with running_server(*again) as running:
+    with running_server(*options) as running:
         warned(running, "stall_seconds")
         browser.leave()
     assert all("WebSocket" in error for error in browser.errors())
 
 
-def test_a_topic_that_has_become_a_queue_keeps_its_messages(browser: Page, tmp_path: Path) -> None:
+def test_a_topic_that_has_become_a_queue_keeps_its_messages(
+    browser: Page, tmp_path: Path, kept_address: str
+) -> None:
     """Nothing subscribes to it, nor to a topic that is gone, which would create it."""
-    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as running:
-        address = running.address
-        with blocking.connect(f"omq://{address}") as client:
-            client.declare("jobs")
-            browser.open(origin(running), "#/topics/jobs")
-            tailing(browser, client, "jobs")
+    options = ("--listen", kept_address, "--store", tmp_path / "store")
+    with running_server(*options) as running, blocking.connect(f"omq://{kept_address}") as client:
+        client.declare("jobs")
+        browser.open(origin(running), "#/topics/jobs")
+        tailing(browser, client, "jobs")
     with (
         running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as running,
         blocking.connect(f"omq://{running.address}") as client,
@@ -120,10 +123,10 @@ def test_a_topic_that_has_become_a_queue_keeps_its_messages(browser: Page, tmp_p
         client.delete("jobs")
         client.declare("jobs", Delivery.ROUND_ROBIN)
         publish(client, "jobs", "1", "2", "3")
-    with running_server("--listen", address, "--store", tmp_path / "store"):
+    with running_server(*options):
         browser.sees(".badge", "Queue")
         browser.sees(".messages .body", "3")
-        with blocking.connect(f"omq://{address}") as client:
+        with blocking.connect(f"omq://{kept_address}") as client:
             (jobs,) = client.topics()
             assert (jobs.messages, jobs.subscribers) == (3, 0)
             client.delete("jobs")

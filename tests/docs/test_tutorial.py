@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from ports import reserved_port
 from programs import PATH, output_of_script
 from server_command import RunningServer, running_server
 
@@ -22,7 +23,7 @@ class Reader:
         self._folder = folder
         self._terminals = terminals
         self._server: RunningServer | None = None
-        self._port = 0
+        self._port = terminals.enter_context(reserved_port())
 
     def start(self, line: str) -> str:
         """Start the server in the first terminal. Returns what it prints."""
@@ -31,7 +32,6 @@ class Reader:
         options[option] = str(self._folder / options[option])
         server = running_server(*options, "--listen", f"127.0.0.1:{self._port}")
         self._server = self._terminals.enter_context(server)
-        self._port = self._server.port
         return self._here(self._server.ready, back=True)
 
     def kill(self) -> None:
