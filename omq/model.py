@@ -24,6 +24,9 @@ LONGEST_HELD_BODY = (1 << 30) - 1 - 17
 """Octets: the longest body of a message in a block. Its frame has 17 octets more, and a block has less than
 1 GiB of frames."""
 
+LONGEST_RETENTION = 1 << 53
+"""The highest limits of retention, octets or milliseconds."""
+
 
 class Delivery(Enum):
     """`Delivery.t`: who gets a message. The values are the OCaml constructors."""

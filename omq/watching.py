@@ -278,7 +278,9 @@ class Configured(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """The retention of a topic: at most N octets, and messages for N seconds; None: without a limit."""
+    """The retention of a topic: at most N octets, and messages for N milliseconds; None: without a limit.
+    Each limit is 1 to `omq.model.LONGEST_RETENTION`.
+    """
 
     octets: int | None
     ms: int | None

@@ -18,6 +18,7 @@ from omq.drivers.lifetime import check_user
 from omq.drivers.purging import purge
 from omq.drivers.reasons import NO_TOPIC, Reason, Refused
 from omq.drivers.slices import Slices
+from omq.model import LONGEST_RETENTION
 
 SHORTEST_PERIOD, LONGEST_PERIOD = 100, 3_600_000
 """Milliseconds between the rounds of a watcher."""
@@ -27,9 +28,6 @@ MOST_CONNECTIONS = 20
 
 MOST_SUBSCRIBERS = 50
 """The most subscribers in one answer: those that are the furthest behind."""
-
-LONGEST_RETENTION = 1 << 53
-"""The highest limits of retention, octets or milliseconds."""
 
 
 class Administration:

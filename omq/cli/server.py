@@ -195,7 +195,9 @@ def _check(config: Config) -> NoReturn:
 
 def _hash_secret() -> NoReturn:
     """Print the hash of a secret, and exit."""
-    if sys.stdin.isatty():
+    if sys.stdin is None:
+        secret = b""
+    elif sys.stdin.isatty():
         from getpass import getpass  # the server does not need it
 
         secret = getpass("secret: ").encode()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from omq.cli.option_values import add_topic, positive, seconds, topic
 from omq.cli.top import SORTS
+from omq.model import LONGEST_RETENTION
 from omq.units import octets_meant
 
 LEAST_INTERVAL, MOST_INTERVAL = 0.1, 3600.0
@@ -76,7 +77,7 @@ def add_commands(command: AddCommand) -> None:
     add_topic(retain)
     limits = retain.add_argument_group("limits")
     limits.add_argument("--octets", type=_octets, metavar="N", help="keep at most N octets")
-    limits.add_argument("--seconds", type=seconds, metavar="SECONDS", help="keep messages for so long")
+    limits.add_argument("--seconds", type=_seconds, metavar="SECONDS", help="keep messages for so long")
     limits.add_argument("--unlimited", action="store_true", help="keep messages for ever")
     limits.add_argument("--configured", action="store_true", help="keep what the configuration says")
 
@@ -84,7 +85,17 @@ def add_commands(command: AddCommand) -> None:
 def _octets(text: str) -> int:
     if (meant := octets_meant(text)) is not None:
         raise argparse.ArgumentTypeError(f"{text!r} is no number: write {meant}")
-    return positive(text)
+    octets = positive(text)
+    if octets > LONGEST_RETENTION:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {LONGEST_RETENTION}, the most that is kept")
+    return octets
+
+
+def _seconds(text: str) -> float:
+    found = seconds(text)
+    if found > LONGEST_RETENTION / 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {LONGEST_RETENTION // 1000}: use --unlimited")
+    return found
 
 
 def _interval(text: str) -> float:

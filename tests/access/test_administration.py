@@ -12,14 +12,13 @@ from served_control import connected, control
 from omq import watching
 from omq.access.administration import (
     LONGEST_PERIOD,
-    LONGEST_RETENTION,
     MOST_CONNECTIONS,
     MOST_SUBSCRIBERS,
     SHORTEST_PERIOD,
     Administration,
 )
 from omq.drivers.reasons import Reason, Refused
-from omq.model import Delivery, Persistent, Sync, Topic
+from omq.model import LONGEST_RETENTION, Delivery, Persistent, Sync, Topic
 
 SUBSCRIBER = watching.SubscriberInfo(
     connection=0, client=b"", peer=b"", protocol=b"omq", position=None, behind=0, credit=None, unconfirmed=0,

@@ -34,6 +34,14 @@ def test_the_hash_of_a_secret() -> None:
         assert done.stderr == b"omq-server: --hash-secret: there is no secret on standard input\n"
 
 
+def test_a_secret_cannot_come_from_a_closed_standard_input() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" --hash-secret <&-', COMMAND], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"omq-server: --hash-secret: there is no secret on standard input\n"
+
+
 @pytest.mark.parametrize("option", ["--hash-secret", "--help", "--version"])
 def test_an_option_whose_result_cannot_be_printed_fails_with_one_line(option: str) -> None:
     with Path("/dev/full").open("wb") as full:

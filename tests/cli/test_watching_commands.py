@@ -75,9 +75,11 @@ def test_a_retention_must_be_clear(shell: Shell, options: tuple[str, ...]) -> No
         ("--octets", "10GiB", b"'10GiB' is no number: write 10737418240\n"),
         ("--octets", "ten", b"'ten' is no number\n"),
         ("--seconds", "30d", b"'30d' is no number of seconds above 0: write 2592000\n"),
+        ("--octets", "9007199254740993", b"' is above 9007199254740992, the most that is kept\n"),
+        ("--seconds", "1e99", b"'1e99' is above 9007199254740: use --unlimited\n"),
     ],
 )
-def test_a_limit_with_a_unit_is_told_as_a_number(shell: Shell, option: str, value: str, said: bytes) -> None:
+def test_a_limit_that_cannot_be_set_is_told(shell: Shell, option: str, value: str, said: bytes) -> None:
     done = shell.omq("retain", "watched-log", option, value)
     assert (done.returncode, done.stderr.endswith(said)) == (2, True), done.stderr
 
@@ -194,10 +196,10 @@ def test_top_shows_shares_of_the_memory_that_are_more_than_half_full(tmp_path: P
         (record,) = records(shell, "top", "--once", "--interval", "0.1")
         server_of: Any = record["server"]
         (held,) = [share for share in server_of["memory"] if share["used"]]
-        assert (held["name"], held["limit"]) == ("waiting", 3 << 18)
+        assert (held["name"], held["limit"]) == ("waiting", 5 << 17)
         used = held["used"]
         assert 600_000 < used < 700_000
-        line = f"\nmemory: {used / 1024:.1f} KiB of 4.0 MiB; waiting {100 * used // (3 << 18)} %\n"
+        line = f"\nmemory: {used / 1024:.1f} KiB of 4.0 MiB; waiting {100 * used // (5 << 17)} %\n"
         assert line.encode() in shell.ok("top", "--once", "--interval", "0.1")
         assert server.stop()[0] == 0
 

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from omq.access.administration import LONGEST_RETENTION
 from omq.drivers.queue_options import Overflow, QueueKind, QueueOptions
 from omq.drivers.reasons import IN_VIRTUAL_HOST, Reason, Refused
 from omq.logs import quoted
-from omq.model import Sync
+from omq.model import LONGEST_RETENTION, Sync
 from omq.protocol.amqp.fields import Boolean, LongString, Number, NumberType, Table, Value
 from omq.protocol.amqp.shortstr import LONGEST
 from omq.protocol.amqp_0_9.methods import QueueDeclare
