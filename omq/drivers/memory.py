@@ -48,7 +48,7 @@ class Memory:
         """Recent blocks, for subscribers that are slightly behind."""
         self.tail_octets = 7 * limit // 32
         """The limit of one topic within that share."""
-        self.waiting = Budget(5 * limit // 32)
+        self.waiting = Budget(3 * limit // 16)
         """Messages of transient round-robin topics that are not done."""
         self.waiting_octets = limit // 16
         """The limit of one topic within that share; a single larger message is allowed."""
@@ -64,7 +64,7 @@ class Memory:
         """Input that connections have read and not processed yet, beyond the first 16 KiB of each."""
         self.replayed = Budget(limit // 16)
         """Messages read from a store for subscribers that are far behind, until they are sent."""
-        self.fetched = Budget(3 * limit // 32)
+        self.fetched = Budget(limit // 16)
         """Blocks read from a store for Fetch commands, until they are sent."""
         self.listed = Budget(limit // 32)
         """Answers to Topics and Blocks commands, until they are sent."""

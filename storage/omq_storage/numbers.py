@@ -80,7 +80,9 @@ def rises(offsets: Octets, count: int, size: int, least: int) -> bool:
     begins = int.from_bytes(offsets[:-SIZE], "little")
     ends = int.from_bytes(offsets[SIZE:], "little")
     high = top | (top >> 1)
-    if (begins | ends) & high:
+    both = begins | ends
+    # Whether `both & high` is 0. Python 3.14 keeps a small result for reuse with all memory that was taken for it.
+    if both | high != both ^ high:
         return False
     return ((ends | top) - begins - apart) & top == top
 

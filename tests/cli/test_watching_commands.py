@@ -196,10 +196,10 @@ def test_top_shows_shares_of_the_memory_that_are_more_than_half_full(tmp_path: P
         (record,) = records(shell, "top", "--once", "--interval", "0.1")
         server_of: Any = record["server"]
         (held,) = [share for share in server_of["memory"] if share["used"]]
-        assert (held["name"], held["limit"]) == ("waiting", 5 << 17)
+        assert (held["name"], held["limit"]) == ("waiting", 3 << 18)
         used = held["used"]
         assert 600_000 < used < 700_000
-        line = f"\nmemory: {used / 1024:.1f} KiB of 4.0 MiB; waiting {100 * used // (5 << 17)} %\n"
+        line = f"\nmemory: {used / 1024:.1f} KiB of 4.0 MiB; waiting {100 * used // (3 << 18)} %\n"
         assert line.encode() in shell.ok("top", "--once", "--interval", "0.1")
         assert server.stop()[0] == 0
 
