@@ -57,6 +57,9 @@ class DeliveredIds:
         """
         together, times = range(0), 0
         for ids, deliveries in parts:
+            if ids.start == together.stop and deliveries == times and ids.step == together.step == 1:
+                together = range(together.start, ids.stop)
+                continue
             if together and deliveries == times:
                 step = together.step if len(together) > 1 else ids.start - together.start
                 if step > 0 and ids.start == together[-1] + step and (len(ids) == 1 or ids.step == step):
