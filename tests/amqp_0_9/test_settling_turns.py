@@ -72,8 +72,43 @@ async def test_messages_are_settled_in_turn_with_others(
         nursery.cancel_scope.cancel()
 
 
-async def _read(stream: trio.SocketStream, tags: list[int]) -> None:
-    """Collect the delivery tags, of which some are never used."""
+@pytest.mark.parametrize(
+    "returning",
+    [
+        lambda tags: recover(1, 1),
+        lambda tags: nack(1, 0, multiple=1, requeue=1),
+        lambda tags: nack(1, tags[-1], multiple=1, requeue=1),
+        lambda tags: select_tx(1) + nack(1, 0, multiple=1, requeue=1) + commit(1),
+    ],
+    ids=["recovered", "all", "multiple", "transaction"],
+)
+async def test_messages_return_in_their_order(
+    returning: Callable[[Sequence[int]], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One command returns messages whose tags have the other order, and the first ones are assigned again
+    meanwhile.
+    """
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0)
+    async with serving(tmp_path) as host, trio.open_nursery() as nursery:
+        stream = await connected(host)
+        tags: list[int] = []
+        bodies: list[int] = []
+        nursery.start_soon(_read, stream, tags, bodies)
+        await stream.send_all(declare_queue(1, "q") + consume(1, "q", "t"))
+        await stream.send_all(b"".join(publish(1, "", "q", b"%d" % number) for number in range(COUNT)))
+        await eventually(_are(COUNT, bodies))
+        for number in reversed(range(COUNT)):  # each comes again before the next one returns
+            await stream.send_all(nack(1, tags[number], requeue=1))
+            await eventually(_are(2 * COUNT - number, bodies))
+        assert bodies[COUNT:] == [*reversed(range(COUNT))]
+        await stream.send_all(returning(tags))
+        await eventually(_are(3 * COUNT, bodies))
+        assert bodies[2 * COUNT :] == [*range(COUNT)]
+        nursery.cancel_scope.cancel()
+
+
+async def _read(stream: trio.SocketStream, tags: list[int], bodies: list[int] | None = None) -> None:
+    """Collect the delivery tags, of which some are never used, and the bodies, which are numbers."""
     received = b""
     while more := await stream.receive_some(1 << 20):
         received += more
@@ -83,8 +118,14 @@ async def _read(stream: trio.SocketStream, tags: list[int]) -> None:
         ):
             if received[at] == 1 and received[at + 7 : at + 13] == b"\0\x3c\0\x3c\1t":  # Basic.Deliver to t
                 tags.append(int.from_bytes(received[at + 13 : at + 21], "big"))
+            elif received[at] == 3 and bodies is not None:
+                bodies.append(int(received[at + 7 : end - 1]))
             at = end
         received = received[at:]
+
+
+def _are(count: int, bodies: list[int]) -> Callable[[], bool]:
+    return lambda: len(bodies) == count
 
 
 def _has_delivered(queue: QueueDriver, count: int) -> Callable[[], bool]:

@@ -22,7 +22,7 @@ from omq.terminals.amqp_0_9.forms import Tags
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN, ChannelPost
 from omq.terminals.amqp_0_9.transactions import Transaction
-from omq.terminals.amqp_0_9.unacknowledged import Settled, UnknownTag
+from omq.terminals.amqp_0_9.unacknowledged import Returning, Settled, UnknownTag
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +219,33 @@ class AmqpChannel:
             await self._settle(unknown.taken, outcome, slices)
             raise
 
+    async def give_back(self, portions: Iterable[Sequence[Settled]], outcome: Outcome) -> None:
+        """Do as `settle` for messages that return to their queues. Raises UnknownTag, as the portions do
+        before the first one.
+        """
+        if isinstance(self.mode, Transaction):
+            await self.settle(portions, outcome)
+        else:
+            await self._give_back(portions, outcome)
+
     async def recover(self, outcome: Outcome) -> None:
-        """Settle all messages, in turn with other connections. That is no part of a transaction, and spares
+        """Return all messages, in turn with other connections. That is no part of a transaction, and spares
         those that were acknowledged in it.
         """
+        await self._give_back(self.tags.unacknowledged.take_until(0), outcome)
+
+    async def _give_back(self, portions: Iterable[Sequence[Settled]], outcome: Outcome) -> None:
+        returning = Returning()
         slices = Slices()
-        for taken in self.tags.unacknowledged.take_until(0):
-            await self._settle_now(taken, outcome, slices)
+        for taken in portions:
+            for each in taken:
+                returning.add(each)
+            await slices.step()
             if self.is_over:
                 return
+        while returning and not self.is_over:
+            returning.take().settle(outcome)
+            await slices.step()
 
     async def _settle(self, taken: Sequence[Settled], outcome: Outcome, slices: Slices) -> None:
         if isinstance(self.mode, Transaction):

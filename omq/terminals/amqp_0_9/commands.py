@@ -24,7 +24,7 @@ from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN
 from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.refusals import failed, problem_of
 from omq.terminals.amqp_0_9.transactions import Transaction
-from omq.terminals.amqp_0_9.unacknowledged import PORTION, UnknownTag
+from omq.terminals.amqp_0_9.unacknowledged import PORTION, Returning, UnknownTag
 from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.turns import RUNS_IN_TURN
@@ -263,7 +263,10 @@ class Commands:
         """Settle the message with this tag, or all up to it with `multiple`. Raise UnknownTag."""
         unacknowledged = channel.tags.unacknowledged
         portions = unacknowledged.take_until(tag) if multiple else unacknowledged.take(tag, tag)
-        await channel.settle(portions, outcome)
+        if multiple and outcome is REQUEUED:
+            await channel.give_back(portions, outcome)
+        else:
+            await channel.settle(portions, outcome)
 
     async def _commit(self, channel: AmqpChannel, transaction: Transaction, method: Method) -> None:
         # Everything is freed as it is done: at once that would take long, too.
@@ -294,11 +297,18 @@ class Commands:
                     raise failed(method, "partial tx completion")
                 raise problem_of(failure, type(method))
         slices = Slices()
+        returning = Returning()
         with trio.CancelScope(shield=True):  # all of them are settled, or none
             while acknowledged:
                 await slices.step()
                 taken, outcome = acknowledged.popleft()
-                taken.settle(outcome)
+                if outcome is REQUEUED:
+                    returning.add(taken)
+                else:
+                    taken.settle(outcome)
+            while returning:
+                await slices.step()
+                returning.take().settle(REQUEUED)
 
     async def _roll_back(self, channel: AmqpChannel, transaction: Transaction) -> None:
         for number, taken in enumerate(transaction.roll_back(), 1):

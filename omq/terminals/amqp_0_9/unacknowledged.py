@@ -6,6 +6,7 @@ that were framed and then given back, because the client stalled.
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 from itertools import pairwise
 from operator import attrgetter
 
@@ -55,6 +56,27 @@ class Settled(msgspec.Struct, frozen=True):
     def settle(self, outcome: Outcome) -> None:
         """Settle them. Their channel may be closed already: then they were returned."""
         self.channel.settle(self.ids, outcome)
+
+
+class Returning:
+    """Messages that return to their queues together, whatever the order of their tags: those with lower ids
+    leave first. A queue assigns the first ones again while the others are still here, so in another order
+    they would be delivered in another order, too.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Settled]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def add(self, settled: Settled) -> None:
+        """Add messages. No others of the same channel of AMQP have their tag."""
+        heappush(self._heap, (settled.ids.start, settled.tag, settled))
+
+    def take(self) -> Settled:
+        """Remove and return the messages that return next."""
+        return heappop(self._heap)[2]
 
 
 _first = attrgetter("first")
