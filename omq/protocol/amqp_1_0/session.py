@@ -44,7 +44,7 @@ from omq.protocol.amqp_1_0.performatives import (
 )
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import NULL
-from omq.protocol.amqp_1_0.unsettled import RUNS_A_STEP, UnsettledDeliveries
+from omq.protocol.amqp_1_0.unsettled import RUNS_A_STEP, Sent, UnsettledDeliveries, in_order
 
 WINDOW = 64
 """The transfers that the client may send before the server says that it takes more."""
@@ -425,6 +425,8 @@ class Session:
         if not told.settled:
             # The client told the outcome and waits for the sender to settle (section 2.6.12).
             self.send(Disposition(False, told.first, told.last, True, told.state))
+        if len(sent) > 1 and _returns(outcome):
+            sent.sort(key=_first_id)
         return (SettledByPeer(tuple(sent), outcome, b"" if outcome is None else told.state),)
 
     def _settled_in_parts(
@@ -432,11 +434,21 @@ class Session:
     ) -> Iterator[SettledByPeer]:
         """Settle many deliveries as the client told, in parts, so that others have their turns."""
         is_answered = told.settled
-        for sent in self._deliveries.settle_in_parts(told.first, last):
+        parts = self._deliveries.settle_in_parts(told.first, last)
+        for sent in in_order(parts) if _returns(outcome) else parts:
             if not is_answered:
                 self.send(Disposition(False, told.first, told.last, True, told.state))
                 is_answered = True
             yield SettledByPeer(tuple(sent), outcome, b"" if outcome is None else told.state)
+
+
+def _returns(outcome: DeliveryState | None) -> bool:
+    """Return whether messages with this outcome may return to their queue."""
+    return not isinstance(outcome, Accepted | Rejected)
+
+
+def _first_id(sent: Sent[SendingLink]) -> int:
+    return sent.ids.start
 
 
 def _error(octets: bytes) -> Error | None:

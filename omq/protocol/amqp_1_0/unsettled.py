@@ -5,7 +5,9 @@ deliveries are no more than the peer's credit allowed, however it settles them.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import count
 from typing import Generic, TypeVar
 
 import msgspec
@@ -27,6 +29,20 @@ class Sent(msgspec.Struct, Generic[L], frozen=True):
     link: L
     ids: range
     """The ids of the messages."""
+
+
+def in_order(parts: Iterable[list[Sent[L]]]) -> Iterator[list[Sent[L]]]:
+    """Yield the runs of all parts, those with lower ids of messages first, behind an empty list for each part
+    that is read. A queue assigns messages that return while others still return, so their order counts.
+    """
+    heap: list[tuple[int, int, Sent[L]]] = []
+    numbers = count()
+    for part in parts:
+        for run in part:
+            heappush(heap, (run.ids.start, next(numbers), run))
+        yield []
+    while heap:
+        yield [heappop(heap)[2] for _ in range(min(RUNS_A_STEP, len(heap)))]
 
 
 class UnsettledDeliveries(Generic[L]):
