@@ -11,6 +11,8 @@ from omq.protocol.amqp_1_0.performatives import (
     Attach,
     Close,
     Detach,
+    Disposition,
+    End,
     Flow,
     Modified,
     Transfer,
@@ -134,6 +136,28 @@ async def test_a_dynamic_node_lives_with_its_link(store: Path) -> None:
         await server.sender(address, handle=3)
         assert condition(await server.until(Detach)) == "amqp:not-found"
         assert not host.server.memory.waiting.used
+
+
+@pytest.mark.parametrize("leaving", [Detach(0, closed=True), End(), Close(), None])
+async def test_producers_know_the_outcomes_before_a_dynamic_node_ends(
+    leaving: Detach | End | Close | None, store: Path
+) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as server:
+        address = await client.made()
+        await client.credit(2)
+        await client.settle()
+        await server.sender(address)
+        last = [await server.publish(text("reply")) for _ in range(2)][-1]
+        assert [(await client.message()).octets for _ in range(2)] == [text("reply")] * 2
+        if leaving is None:
+            await client.stream.aclose()
+        else:
+            await client.say(leaving)
+        told: list[Disposition] = []
+        while not isinstance(said := (await server.next())[0], Detach):
+            told += [said] if isinstance(said, Disposition) else []
+        assert {each.state for each in told} == {performatives.write(Modified(delivery_failed=True))}
+        assert (told[-1].last or told[-1].first) == last
 
 
 async def test_a_stalled_consumer_of_a_node_leaves_messages_to_others(store: Path) -> None:

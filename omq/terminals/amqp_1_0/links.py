@@ -442,9 +442,10 @@ class Links:
         self._detach(link, problem_of(failure))
 
     def node_ended(self, incoming: DirectIncoming) -> None:
-        """Detach a producer whose node is gone with the link that made it. It is no error: a client that has
-        its reply leaves, and many libraries end a program whose link has an error.
+        """Tell a producer the last outcomes, and detach it: its node is gone with the link that made it. That
+        is no error: a client that has its reply leaves, and many libraries end a program whose link has one.
         """
+        incoming.tell_outcomes()
         self._detach(incoming.link, None)
 
 
