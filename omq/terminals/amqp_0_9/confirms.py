@@ -1,6 +1,7 @@
 """The confirms of one channel: which published messages the client is told to be safe, in their order."""
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 
 from omq.protocol.amqp_0_9.frames import ack_frame, method_frame
 from omq.protocol.amqp_0_9.methods import BasicNack
@@ -11,6 +12,10 @@ MOST_APART = 64
 """
 
 
+FAILURES_A_PART = 32
+"""The number of failures of a post that are as much work as one of its parts."""
+
+
 class Confirms:
     """The messages that were published on a channel since Confirm.Select, and are not confirmed yet."""
 
@@ -18,6 +23,8 @@ class Confirms:
         self._channel = channel
         self._waiting: deque[ChannelPost] = deque()
         self._next = 1  # the tag of the first message that waits
+        self._begin = 1  # the first tag that the client was not told: another one amid failures of a post
+        self._failed: Iterator[range] | None = None  # the other failures of this post
         self.unconfirmed = 0
         """The number of waiting messages."""
 
@@ -46,29 +53,53 @@ class Confirms:
         the number of their parts: about as many as `most`.
         """
         frames: list[bytes] = []
-        begin = self._next
+        begin = self._begin
         taken = 0
         while taken < most and self._waiting:
             taken += max(1, self._waiting[0].look(most - taken))
             if not self._waiting[0].is_known:
                 break
-            posted = self._waiting.popleft()
-            first = self._next
-            for index in sorted(posted.failures()):
-                self._acked(frames, begin, first + index)
-                begin = first + index + 1
-                # All messages before it are confirmed, so this can be one of several, as RabbitMQ has it.
-                nack = BasicNack(first + index, multiple=True, requeue=True)
+            posted, first = self._waiting[0], self._next
+            if self._failed is None:
+                failures = posted.failures()
+                taken = min(most, taken + len(failures) // FAILURES_A_PART)
+                self._failed = _together(failures)
+            while (failed := next(self._failed, None)) is not None:
+                self._acked(frames, begin, first + failed.start)
+                begin = first + failed.stop
+                # All messages before these are confirmed, so one frame tells of them, as RabbitMQ has it.
+                nack = BasicNack(begin - 1, multiple=True, requeue=True)
                 frames.append(method_frame(self._channel, nack))
+                taken = min(most, taken + 1)
+                if taken == most:
+                    break
+            if failed is not None:
+                break  # others may follow
+            self._failed = None
+            self._waiting.popleft()
             self._next = first + posted.count
             self.unconfirmed -= posted.count
         self._acked(frames, begin, self._next)
+        self._begin = max(begin, self._next)
         return b"".join(frames), taken
 
     def _acked(self, frames: list[bytes], begin: int, end: int) -> None:
         """Add the Ack for the messages from `begin` to before `end`, which are safe."""
         if begin < end:
             frames.append(ack_frame(self._channel, end - 1, multiple=end - begin > 1))
+
+
+def _together(failures: Iterable[int]) -> Iterator[range]:
+    """Yield the indexes of messages that failed, in order, neighbours together."""
+    begin = end = 0
+    for index in sorted(failures):
+        if index > end:
+            if begin < end:
+                yield range(begin, end)
+            begin = index
+        end = index + 1
+    if begin < end:
+        yield range(begin, end)
 
 
 def _succeeded(posted: ChannelPost) -> bool:
