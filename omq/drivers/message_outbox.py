@@ -111,9 +111,7 @@ class MessageOutbox:
         return leaving
 
     def unqueue_last(self) -> list[tuple[range, int]]:
-        """Remove the last queued messages, as many as one step has time for. Return them as `unqueue` does,
-        the last ones first.
-        """
+        """Remove the last queued messages, as many as one step has time for. Return them like `unqueue`."""
         leaving: list[tuple[range, int]] = []
         while self._queued and len(leaving) < LEAVING_IN_STEP:
             each = self._queued.pop()
@@ -121,6 +119,7 @@ class MessageOutbox:
             self.unsent -= len(each.ids)
             self.octets -= len(each.ids) * octets
             leaving.append((each.ids, each.deliveries))
+        leaving.reverse()  # ranges are added to a set of ids fast in their order only
         return leaving
 
     def leave_order(self) -> None:

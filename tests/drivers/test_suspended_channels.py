@@ -174,6 +174,25 @@ async def test_many_messages_are_given_back_in_steps(drivers: Drivers) -> None:
         each.close()
 
 
+async def test_large_selections_are_given_back_with_little_work(drivers: Drivers) -> None:
+    """The last selections leave first. The work for each does not grow with its messages."""
+    queue = await queue_of(drivers)
+    client = Client(queue, priority=0)
+    bodies = [[b"%d" % (1000 * number + each) for each in range(1000)] for number in range(4)]
+    for some in bodies:
+        await post(queue, *some)
+    assert client.channel.statistics().behind == 4000
+    client.channel.suspend()
+    with counted_calls() as calls:
+        assert not client.channel.give_back()
+        assert calls.total < 40 * LEAVING_IN_STEP
+    other = Client(queue, priority=0)
+    await quiet()
+    assert (await other.read()).bodies == [body for some in bodies for body in some]
+    for each in (client, other):
+        each.close()
+
+
 @pytest.mark.parametrize("how", ["released", "cancelled", "closed", "retired"])
 @pytest.mark.parametrize("is_ordered", [False, True])
 async def test_a_channel_that_has_given_a_part_back_loses_nothing(
