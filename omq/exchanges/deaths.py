@@ -161,6 +161,8 @@ def _reading_records(head: bytes, at: int) -> Steps[list[DeathRecord]]:
                 yield
             if name in (b"queue", b"reason", COUNT):
                 found.setdefault(name, head[value_at:after])
+                if len(found) == 3:  # of the others only the octets are needed
+                    break
         looked_at += 1
         if not looked_at % VALUES_A_STEP:
             yield
