@@ -81,7 +81,8 @@ def rises(offsets: Octets, count: int, size: int, least: int) -> bool:
     ends = int.from_bytes(offsets[SIZE:], "little")
     high = top | (top >> 1)
     both = begins | ends
-    # Whether `both & high` is 0. Python 3.14 keeps a small result for reuse with all memory that was taken for it.
+    # Whether `both & high` is 0. Python 3.14 would keep such a small result, for reuse, with all the memory
+    # that was taken for it.
     if both | high != both ^ high:
         return False
     return ((ends | top) - begins - apart) & top == top

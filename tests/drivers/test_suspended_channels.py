@@ -162,7 +162,7 @@ async def test_many_messages_are_given_back_in_steps(drivers: Drivers) -> None:
         while True:
             before = calls.total
             goes_on = client.channel.give_back()
-            assert calls.total - before < 50 * LEAVING_IN_STEP
+            assert calls.total - before < 40 * LEAVING_IN_STEP
             left.append(client.channel.statistics().behind)
             if not goes_on:
                 break
