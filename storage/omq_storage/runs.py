@@ -170,6 +170,9 @@ class Ids:
         index = max(0, bisect_right(self._firsts, first) - 1)
         while index < len(self._firsts) and self._firsts[index] <= last:
             own = self._run(index)
+            if own.last < first:  # maybe far below: do not shift the bitmap from there
+                index += 1
+                continue
             if own.step != step and own.bits != 1:
                 return taken + [Run(id, 1, 1) for id in run.ids() if self.remove(id)]
             index += 1

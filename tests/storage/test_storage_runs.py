@@ -206,6 +206,15 @@ def test_ids_that_come_from_the_highest_down_need_few_runs(step: int, together: 
     assert ids.octets == sum(run.octets for run in ids.runs())
 
 
+def test_ids_far_above_a_run_are_taken_without_a_bitmap_up_to_them() -> None:
+    ids, far = Ids(), 1 << 62  # with a bit for each id between, there would be no memory for it
+    ids.add(range(1, 3))
+    ids.add(range(far, far + 3))
+    assert ids.take_run(Run(far - 1, 1, 0b110)) == [Run(far, 1, 0b11)]
+    assert ids.take_run(Run(far + 5, 1, 1)) == []
+    assert ids_of(ids.runs()) == [1, 2, far + 2]
+
+
 @pytest.mark.parametrize("priorities", [2, 6, 100])
 def test_ids_that_come_between_those_of_a_run_need_few_runs(priorities: int) -> None:
     ids, count = Ids(), 30_000
