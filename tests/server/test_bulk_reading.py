@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from quietness import pass_until
+from quietness import pass_time, pass_until, stopped
 from trio.testing import MockClock
 
 from omq.bulk.errors import Unreachable
 from omq.bulk.remote import RemoteServer, RetryPolicy
+from omq.drivers.seam import SLOW_SECONDS
 from omq.logs import LINES
 from omq.model import BlockInfo
 from omq.protocol.omq.sentences import RefusalKind, refusal_in
@@ -42,6 +43,7 @@ from .conversation import (
     serving,
     tidied,
 )
+from .stalled_readers import sending_little, stalled
 
 NOON = 1_700_000_000_000_000
 HOUR = 3_600_000_000
@@ -418,3 +420,21 @@ async def _reads_plainly(host: InProcess) -> None:
     await client.say(b"(Subscribe t From_beginning)")
     assert isinstance(await client.frame(), Subscribed)
     assert await client.ids(10) == list(range(1, 11))
+
+
+async def test_a_client_stalls_when_it_stops_reading_blocks_and_not_while_it_reads_slowly(
+    store: Path, clock: MockClock
+) -> None:
+    """Two megabytes of blocks leave in one turn, and the client needs several seconds for them."""
+    async with sending_little(store) as host:
+        client = await host.connect(receive_octets=4096)
+        for _ in range(10):
+            await client.say(b'(Publish t "%s")' % (b"x" * 200_000))
+            await client.confirm()
+        with stopped(clock):
+            await client.say(b"(Fetch t 1 10)")
+            for _ in range(5):
+                await client.octets(300 << 10)
+                await pass_time(clock, SLOW_SECONDS, SLOW_SECONDS / 2)
+                assert not stalled(host)
+            await pass_until(lambda: stalled(host) == 1, clock, SLOW_SECONDS / 2)

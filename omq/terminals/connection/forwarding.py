@@ -53,6 +53,9 @@ from omq.terminals.connection.transport import Transport, rest_after
 from omq_storage.blocks import Block
 from omq_storage.errors import StoreError
 
+LEAST_TAKEN_OCTETS = 256 << 10
+"""The octets of a long send that a client takes within SLOW_SECONDS, or else it is stalled."""
+
 
 class Forwarder:
     """Sends on one connection. One task at a time uses it, except for `look`."""
@@ -68,6 +71,7 @@ class Forwarder:
         "_stalled",
         "_stalled_at",
         "_transport",
+        "_waits_from",
         "_waits_since",
         "delivered",
         "is_stalled",
@@ -81,6 +85,7 @@ class Forwarder:
         self._stalled = stalled
         self._scope = scope
         self._waits_since: float | None = None
+        self._waits_from = 0  # what the transport had sent then
         self._owner: ChannelOwner | None = None
         self._nursery: trio.Nursery | None = None
         self._give_back: Callable[[], bool] | None = None
@@ -140,7 +145,7 @@ class Forwarder:
 
     async def wait_taken(self) -> None:
         """Wait until the client has accepted some of the sent octets. Raises trio.BrokenResourceError."""
-        self._waits_since = trio.current_time()
+        self._begin_wait(trio.current_time())
         try:
             await self._transport.wait_taken()
         finally:
@@ -246,11 +251,19 @@ class Forwarder:
     # -- stalls --------------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Check about once a second whether the client has accepted nothing for SLOW_SECONDS."""
+        """Check about once a second whether the client has accepted less than LEAST_TAKEN_OCTETS for
+        SLOW_SECONDS, and not all there is.
+        """
         if self._waits_since is not None and now - self._waits_since >= SLOW_SECONDS:
-            self._stall()
+            if self._transport.sent - self._waits_from < LEAST_TAKEN_OCTETS:
+                self._stall()
+            else:
+                self._begin_wait(now)  # the send is a large one
         if self._paused_messages is not None:
             self._paused_messages.look(now)
+
+    def _begin_wait(self, now: float) -> None:
+        self._waits_since, self._waits_from = now, self._transport.sent
 
     def _stall(self) -> None:
         if not self.is_stalled:
@@ -280,7 +293,7 @@ class Forwarder:
 
     async def _send_rest(self, rest: Sequence[Octets], *, patient: bool) -> bool:
         """Send the rest; if not `patient`, return False after SLOW_SECONDS, as the transport does."""
-        self._waits_since = trio.current_time()
+        self._begin_wait(trio.current_time())
         try:
             if not patient:
                 return await self._transport.send_unless_stalled(rest)
