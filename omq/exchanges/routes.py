@@ -34,6 +34,9 @@ millisecond.
 OF_EXCHANGE = 8
 """The number of bindings whose examination takes as long as that of an exchange, besides its bindings."""
 
+HEADERS_OF_ONE = 4
+"""The number of headers that are looked up in an exchange while one binding is examined."""
+
 MOST_HEADERS = 1024
 """The longest headers table in octets for which a route is kept."""
 
@@ -218,7 +221,7 @@ class Router:
             if name == DEFAULT:
                 drivers.update(dict.fromkeys(filter(None, map(self._topic, keys))))
                 continue
-            left -= OF_EXCHANGE + len(keys)
+            left -= OF_EXCHANGE + len(keys) + len(headers) // HEADERS_OF_ONE
             if left <= 0:
                 left = STEP
                 yield

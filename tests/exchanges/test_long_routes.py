@@ -9,7 +9,7 @@ from exchange_helpers import exchange, make, queue
 from served_drivers import Drivers, opened
 
 from omq.exchanges.exchanges import ExchangeRegistry
-from omq.exchanges.routes import OF_EXCHANGE, STEP, RouteIsLong
+from omq.exchanges.routes import HEADERS_OF_ONE, OF_EXCHANGE, STEP, RouteIsLong
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table
 from omq.protocol.amqp.head import Head, encode
 from omq.protocol.amqp.properties import Properties
@@ -129,6 +129,15 @@ async def test_a_chain_of_exchanges_is_followed_in_steps(drivers: Drivers, are_a
     assert pauses(steps) >= OF_EXCHANGE
     (part,) = exchanges.parts(first, b"k", [b""], may_copy=False)  # it is known from now on
     assert [driver.topic.topic for driver in part.route] == [b"q"]
+
+
+async def test_many_headers_make_the_steps_of_a_chain_shorter(drivers: Drivers) -> None:
+    exchanges = ExchangeRegistry(drivers.catalogue)
+    for number in range(20):
+        await exchanges.declare(b"e%d" % number, b"headers", alternate(b"e%d" % (number + 1)))
+    headers = Table(tuple((b"%d" % number, LongString(b"")) for number in range(STEP)))
+    head = encode(Head(b"e0", b"", Properties(headers=headers)))
+    assert pauses(exchanges.parts_in_steps(b"e0", b"", [head])) >= 20 // HEADERS_OF_ONE
 
 
 async def test_many_keys_make_the_steps_of_a_chain_shorter(drivers: Drivers) -> None:
