@@ -60,6 +60,8 @@ class TopicDeletion:
         self._factory = factory
         self._changing = changing
         self._nursery = nursery
+        self._unused: dict[Driver, Callable[[], bool]] = {}
+        """The topics that no client used and that could not be deleted, with what says if that is so."""
         self.deleted: Callable[[Driver], None] = _ignore
         """Called when a topic has been deleted."""
 
@@ -103,13 +105,22 @@ class TopicDeletion:
             case other:
                 assert_never(other)
 
+    async def delete_left(self) -> None:
+        """Delete the topics that `delete_unused` could not delete before, as far as that is possible now."""
+        for driver, is_still in tuple(self._unused.items()):
+            await self._delete_unused(driver, is_still)
+            if driver in self._unused:
+                return  # the store takes no changes yet
+
     async def _delete_unused(self, driver: Driver, is_still: Callable[[], bool]) -> None:
+        self._unused.pop(driver, None)
         async with self._changing:
             if self._topics.drivers.get(driver.topic.topic) is not driver or not is_still():
                 return  # it was deleted or given other types, or was used by now
             try:
                 await self._delete_durable([driver])
             except Refused as refused:
+                self._unused[driver] = is_still
                 self._calls.problems.add(f"{quoted(driver.topic.topic)}, which is used no more: {refused}")
 
     def delete_of(self, owner: Ownership) -> None:

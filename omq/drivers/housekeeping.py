@@ -82,10 +82,13 @@ async def watch_disk(
 
 
 async def keep_deleting(catalogue: Catalogue) -> None:
-    """Complete deletions of topics and of large messages, delete the fragments of large messages that were
-    never completed, and reserve disk space for deletions, as far as the disk has any."""
+    """Complete deletions of topics and of large messages, delete unused topics that could not be deleted
+    before, and the fragments of large messages that were never completed, and reserve disk space for
+    deletions, as far as the disk has any.
+    """
 
     async def delete() -> None:
+        await catalogue.deletion.delete_left()
         await catalogue.orphaned_blocks.drop()
         await catalogue.sweep()
         await catalogue.make_room()

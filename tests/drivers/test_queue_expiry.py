@@ -10,6 +10,7 @@ import trio.testing
 from queue_cases import EITHER, passed, queue_of
 from served_drivers import Client, Drivers, Listener, post, quiet
 
+from omq.drivers.housekeeping import NOT_IN_PLACE, keep_deleting
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.seam import CreditKind
@@ -40,6 +41,30 @@ async def test_an_unused_queue_expires(
     await deleted.wait()
     assert drivers.catalogue.lookup(b"q") is None
     getter.close()
+
+
+async def test_unused_queues_are_deleted_when_the_catalogue_can_be_changed_again(
+    drivers: Drivers, clock: trio.testing.MockClock
+) -> None:
+    catalogue = drivers.catalogue
+    await queue_of(drivers, b"expired", durable=True, expires_ms=1000)
+    queues = [await queue_of(drivers, name, durable=True, auto_delete=True) for name in (b"left", b"used")]
+    catalogue.refuse_changes(NOT_IN_PLACE)
+    for queue in queues:
+        Client(queue).close()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_deleting, catalogue)
+        await passed(clock, 5)
+        assert all(map(catalogue.lookup, (b"expired", b"left", b"used")))
+        client = Client(queues[1])
+        catalogue.refuse_changes(None)
+        await passed(clock, 5)
+        assert not any(map(catalogue.lookup, (b"expired", b"left")))
+        assert catalogue.lookup(b"used") is queues[1]
+        client.close()
+        await passed(clock, 1)
+        assert catalogue.lookup(b"used") is None
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_plain_consumer_keeps_a_queue(drivers: Drivers, clock: trio.testing.MockClock) -> None:
