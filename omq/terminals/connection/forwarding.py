@@ -1,9 +1,9 @@
 """Sends the messages of the channels of one connection. A client that stops reading holds almost no memory.
 
-A client is stalled when it has not accepted the sent octets within a second. Then the connection gives back
-everything but the message that is begun: unsent messages return to their channel, and all channels of the
-connection are held (`omq.terminals.connection.channel_holds`), so that their undelivered messages go to other
-subscribers.
+A client is stalled when it has not accepted the sent octets, or 256 KiB of a long send, within a second. Then
+the connection gives back everything but the message that is begun: unsent messages return to their channel,
+and all channels of the connection are held (`omq.terminals.connection.channel_holds`), so that their
+undelivered messages go to other subscribers.
 
 The rest of the message that is begun must follow (`omq.terminals.connection.remainders`), because a frame
 cannot be withdrawn. If it cannot be had, AMQP 1.0 tells the client that the message is given up; the other
