@@ -85,7 +85,7 @@ class Forwarder:
         self._stalled = stalled
         self._scope = scope
         self._waits_since: float | None = None
-        self._waits_from = 0  # what the transport had sent then
+        self._waits_from: int | None = None  # what the transport had sent then, in a patient send
         self._owner: ChannelOwner | None = None
         self._nursery: trio.Nursery | None = None
         self._give_back: Callable[[], bool] | None = None
@@ -145,7 +145,7 @@ class Forwarder:
 
     async def wait_taken(self) -> None:
         """Wait until the client has accepted some of the sent octets. Raises trio.BrokenResourceError."""
-        self._begin_wait(trio.current_time())
+        self._waits_since, self._waits_from = trio.current_time(), None
         try:
             await self._transport.wait_taken()
         finally:
@@ -255,15 +255,13 @@ class Forwarder:
         SLOW_SECONDS, and not all there is.
         """
         if self._waits_since is not None and now - self._waits_since >= SLOW_SECONDS:
-            if self._transport.sent - self._waits_from < LEAST_TAKEN_OCTETS:
+            sent = self._transport.sent
+            if self._waits_from is None or sent - self._waits_from < LEAST_TAKEN_OCTETS:
                 self._stall()
             else:
-                self._begin_wait(now)  # the send is a large one
+                self._waits_since, self._waits_from = now, sent
         if self._paused_messages is not None:
             self._paused_messages.look(now)
-
-    def _begin_wait(self, now: float) -> None:
-        self._waits_since, self._waits_from = now, self._transport.sent
 
     def _stall(self) -> None:
         if not self.is_stalled:
@@ -293,7 +291,8 @@ class Forwarder:
 
     async def _send_rest(self, rest: Sequence[Octets], *, patient: bool) -> bool:
         """Send the rest; if not `patient`, return False after SLOW_SECONDS, as the transport does."""
-        self._begin_wait(trio.current_time())
+        self._waits_since = trio.current_time()
+        self._waits_from = self._transport.sent if patient else None
         try:
             if not patient:
                 return await self._transport.send_unless_stalled(rest)
