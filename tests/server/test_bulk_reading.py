@@ -425,7 +425,7 @@ async def _reads_plainly(host: InProcess) -> None:
 async def test_a_client_stalls_when_it_stops_reading_blocks_and_not_while_it_reads_slowly(
     store: Path, clock: MockClock
 ) -> None:
-    """Two megabytes of blocks leave in one turn, and the client needs several seconds for them."""
+    """A megabyte of blocks leaves in one turn, and the client needs several seconds for it."""
     async with sending_little(store) as host:
         client = await host.connect(receive_octets=4096)
         for _ in range(10):

@@ -38,10 +38,11 @@ from omq_storage.pieces import LargeMessage
 PIECE_OCTETS = 4 << 20
 """The size of a piece if there is memory for two of this size. Each piece costs one turn of a thread."""
 
-TURN_OCTETS = 2 << 20
+TURN_OCTETS = 1100 << 10
 TURN_BLOCKS = MOST_PARTS // 2
-"""The greatest size and number of blocks that are sent in one turn, unless one block is larger. A block has
-two parts. A socket takes a MiB in some 0.1 ms, and each turn takes two steps of the server's loop.
+"""The greatest size and number of blocks that are sent in one turn, unless one block is larger: two of those
+that a busy sink makes. A block has two parts. A socket takes a MiB in some 0.1 ms, and each turn takes two
+steps of the server's loop.
 """
 
 PATIENCE_SECONDS = 10.0
