@@ -1,6 +1,6 @@
 """Sends the messages of the channels of one connection. A client that stops reading holds almost no memory.
 
-A client is stalled when it has not accepted the sent octets, or 256 KiB of a long send, within a second. Then
+A client is stalled when it has not accepted the sent octets, or 64 KiB of a long send, within a second. Then
 the connection gives back everything but the message that is begun: unsent messages return to their channel,
 and all channels of the connection are held (`omq.terminals.connection.channel_holds`), so that their
 undelivered messages go to other subscribers.
@@ -53,7 +53,7 @@ from omq.terminals.connection.transport import Transport, rest_after
 from omq_storage.blocks import Block
 from omq_storage.errors import StoreError
 
-LEAST_TAKEN_OCTETS = 256 << 10
+LEAST_TAKEN_OCTETS = 64 << 10
 """The octets of a long send that a client takes within SLOW_SECONDS, or else it is stalled."""
 
 
@@ -251,8 +251,8 @@ class Forwarder:
     # -- stalls --------------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Check about once a second whether the client has accepted less than LEAST_TAKEN_OCTETS for
-        SLOW_SECONDS, and not all there is.
+        """Check about once a second whether the client is stalled: whether it has accepted neither all octets
+        of the send, nor LEAST_TAKEN_OCTETS of a long one, within SLOW_SECONDS.
         """
         if self._waits_since is not None and now - self._waits_since >= SLOW_SECONDS:
             sent = self._transport.sent

@@ -37,7 +37,7 @@ class RoundLimits:
 
     turns: int
     """The most waiting turns that begin in a round, of connections that sent little in their last turn. Of
-    others half as many begin: each sends 256 KiB of messages, or some 1 MiB of stored blocks, at most. As many go
+    others half as many begin: each sends 256 KiB of messages, or 1 MiB of stored blocks, at most. As many go
     on.
     """
     seconds: float
