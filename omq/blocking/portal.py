@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack
 
 import trio
 
+from omq.blocking.calls import LoopCalls, LoopEnded
 from omq.client import ConnectionFailed, ConnectionLost
 from omq.client.reasons import reason
 
@@ -254,6 +255,10 @@ class _Loop:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._ended = False
+        try:
+            self._calls = LoopCalls()
+        except OSError as error:  # without descriptors
+            raise _cannot_start(error) from error
         ready: TaskResult[None] = TaskResult()
         # A daemon: at its end Python waits for other threads before it runs the finalizer that ends this one.
         self._thread = threading.Thread(target=self._work, args=(ready,), name="omq", daemon=True)
@@ -266,12 +271,15 @@ class _Loop:
         except OSError as error:
             if ready.is_known:
                 raise
-            ready.set_exception(ConnectionFailed(f"the client's event loop cannot start: {reason(error)}"))
+            ready.set_exception(_cannot_start(error))
+        finally:
+            self._ended = True
+            self._calls.end()
 
     async def _run(self, ready: TaskResult[None]) -> None:
-        self._token = trio.lowlevel.current_trio_token()
         self._stopping = trio.Event()
         async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self._calls.run)
             ready.set_result(None)
             await self._stopping.wait()
             self._ended = True
@@ -323,16 +331,18 @@ class _Loop:
 
     def _cancel(self, task: _Task[Any]) -> None:
         # In the loop's thread. A thread may be interrupted before it has started its task.
+        if task.result.is_known:
+            return
         if task.is_started:
             task.scope.cancel()
-        elif not task.result.is_known:
+        else:
             task.fail(_closed())
 
     def soon(self, function: Callable[[Unpack[Arguments]], object], *arguments: *Arguments) -> None:
         """Call a function in the loop's thread, without waiting. Raises ConnectionLost when it has ended."""
         try:
-            self._token.run_sync_soon(function, *arguments)
-        except trio.RunFinishedError:
+            self._calls.put(partial(function, *arguments))
+        except LoopEnded:
             _end_with_program()
             raise _closed() from None
 
@@ -364,8 +374,8 @@ class _Loop:
         if self.is_of_another_process:
             return  # the thread is one of the process from which this one was forked
         try:
-            self._token.run_sync_soon(self._stopping.set)
-        except trio.RunFinishedError:
+            self._calls.put(self._stopping.set)
+        except LoopEnded:
             return
         if threading.current_thread() is not self._thread:
             self._thread.join(ABANDON_SECONDS)
@@ -397,6 +407,10 @@ def _end_with_program() -> None:
     # Python has waited then for all threads but these, and says that its main thread has ended.
     if threading.current_thread().daemon and not threading.main_thread().is_alive():
         SimpleQueue[None]().get()
+
+
+def _cannot_start(error: OSError) -> ConnectionFailed:
+    return ConnectionFailed(f"the client's event loop cannot start: {reason(error)}")
 
 
 def _closed() -> ConnectionLost:
