@@ -22,7 +22,7 @@ class LoopCalls:
     """
 
     def __init__(self) -> None:
-        """Raises OSError without descriptors."""
+        """Prepare to take functions. Raises OSError if there are no descriptors."""
         self._functions: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._reading, self._writing = sockets = socket.socketpair()
         for each in sockets:
