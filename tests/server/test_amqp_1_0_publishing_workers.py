@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from omq.protocol.amqp_1_0 import frames, performatives
 from omq.protocol.amqp_1_0.performatives import Close, Disposition, Transfer
 
 from .amqp_1_0_peer import ACCEPTED, RELEASED, Peer, data, opened
@@ -56,8 +55,7 @@ def held(host: InProcess) -> int:
 
 async def publish(client: Peer, ids: range, *, settled: bool = False) -> None:
     """Send messages to the link 1, all at once."""
-    said = [performatives.write(Transfer(1, id, b"t", 0, settled)) for id in ids]
-    await client.send(b"".join(frames.write(0, each, MESSAGE) for each in said))
+    await client.say(*(Transfer(1, id, b"t", 0, settled) for id in ids), payload=MESSAGE)
 
 
 async def fill(host: InProcess, client: Peer, *, settled: bool = False) -> int:
