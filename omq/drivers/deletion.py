@@ -61,7 +61,7 @@ class TopicDeletion:
         self._changing = changing
         self._nursery = nursery
         self._unused: dict[Driver, Callable[[], bool]] = {}
-        """The topics that no client used and that could not be deleted, with what says if that is so."""
+        """The topics that could not be deleted when no client used them, and whether that is still so."""
         self.deleted: Callable[[Driver], None] = _ignore
         """Called when a topic has been deleted."""
 

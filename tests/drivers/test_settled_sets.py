@@ -50,17 +50,23 @@ def test_messages_that_follow_one_another_are_added_as_one_by_one(
     assert pairs(messages.runs()) == sorted(known.items())
 
 
-@given(IDS, IDS)
-def test_messages_are_divided_with_how_often_they_were_delivered(
-    added: list[tuple[int, int, int, int]], wanted: list[tuple[int, int, int, int]]
-) -> None:
-    messages, some = DeliveredIds(), DeliveredIds()
+def filled(messages: DeliveredIds | Unsettled, added: list[tuple[int, int, int, int]]) -> dict[int, int]:
+    """Add ranges of ids, as far as they are new; return how often each message was delivered."""
     known: dict[int, int] = {}
     for first, step, count, deliveries in added:
         ids = range(first, first + step * count, step)
         if not known.keys() & set(ids):
             messages.add(ids, deliveries)
             known |= dict.fromkeys(ids, deliveries)
+    return known
+
+
+@given(IDS, IDS)
+def test_messages_are_divided_with_how_often_they_were_delivered(
+    added: list[tuple[int, int, int, int]], wanted: list[tuple[int, int, int, int]]
+) -> None:
+    messages, some = DeliveredIds(), DeliveredIds()
+    known = filled(messages, added)
     chosen: set[int] = set()
     for first, step, count, _ in wanted:
         ids = range(first, first + step * count, step)
@@ -94,12 +100,7 @@ def test_messages_are_taken_out_with_how_often_they_were_delivered(
 ) -> None:
     share = Unconfirmed(1 << 20)
     messages = Unsettled(share)
-    known: dict[int, int] = {}
-    for first, step, count, deliveries in added:
-        ids = range(first, first + step * count, step)
-        if not known.keys() & set(ids):
-            messages.add(ids, deliveries)
-            known |= dict.fromkeys(ids, deliveries)
+    known = filled(messages, added)
     copy = messages.copy()
     for first, step, count, _ in taken:
         ids = range(first, first + step * count, step)
